@@ -1,0 +1,89 @@
+// Start here: the commands as functions. Each is Collective and throws the same Error on every rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unshard/arithmetic.h"
+#include "unshard/comm.h"
+#include "unshard/file_system.h"
+#include "unshard/log.h"
+#include "unshard/mapping.h"
+#include "unshard/move.h"
+
+namespace unshard {
+
+/// What every command has: where to read, how much memory.
+struct InputOptions {
+  std::string backend = "auto";
+  std::vector<std::string> local_dirs;
+  int threads = 4;
+  std::uint64_t buffer_bytes = std::uint64_t{256} << 20;
+  bool low_cpu_mem_usage = false;  ///< at most 64 MiB of buffers, one step in flight
+};
+
+struct MergeOptions {
+  InputOptions input;
+  std::string target_dir;
+  std::string hf_config;  ///< --hf-config, else found
+  MapOptions map;
+  std::vector<std::pair<std::string, std::uint64_t>> config_overrides;  ///< num_attention_heads = 16 …
+  std::string like_dir, fill_missing_from, custom_mapping_path;
+  std::uint64_t max_shard_bytes = 50'000'000'000;
+  std::string output_format = "safetensors";
+  int stage = 0;
+  std::uint64_t stage_layers = 10;
+  IoMode io = IoMode::automatic;
+  std::vector<std::pair<std::string, std::string>> mpi_hints;
+  bool dry_run = false;
+  int dry_run_ranks = 0;  ///< --ranks; 0: as many as run
+  bool overwrite = false;
+  bool verify = true;
+  std::string report_path;
+  std::function<bool()> interrupted;
+};
+
+struct CheckOptions {
+  InputOptions input;
+  bool deep = false;
+};
+
+struct TestOptions {
+  InputOptions input;      ///< local_dirs: straight from shards; empty: merged_dir
+  std::string merged_dir;
+  std::string test_hf_dir;
+  MapOptions map;          ///< for shards: names are mapped as merge does
+  std::string hf_config;
+  Tolerance tolerance;
+  bool like_dtype = false;
+};
+
+/// What the caller has: ranks, disk, where lines go. Nothing is global.
+struct Session {
+  Comm& comm;
+  FileSystem& files;
+  Log& log;
+};
+
+/// Results are JSON texts for --json on rank 0 (elsewhere ""); `complete` / `equal` decide the exit code.
+struct CheckResult {
+  bool complete = false;
+  std::string json;
+};
+struct TestResult {
+  bool equal = false;
+  std::string json;
+};
+
+/// Returns the JSON result.
+std::string merge(const Session& session, const MergeOptions& options);
+CheckResult check(const Session& session, const CheckOptions& options);
+TestResult test(const Session& session, const TestOptions& options);
+/// Prints (or, `json`, returns) everything that `path` holds; a file or a folder of any format.
+std::string inspect(const Session& session, const std::string& path, bool json);
+
+}  // namespace unshard

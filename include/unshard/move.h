@@ -1,0 +1,67 @@
+// Moves the bytes of a plan: read, exchange, assemble, cast, write, in rounds; and reads them back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unshard/catalog.h"
+#include "unshard/comm.h"
+#include "unshard/file_cache.h"
+#include "unshard/plan.h"
+
+namespace unshard {
+
+/// A range of an output file that this rank wrote, with the CRC-32C of the bytes it wanted to write. The unit of verification and of resuming.
+struct Extent {
+  std::uint32_t file = 0;
+  std::uint64_t begin = 0, end = 0;
+  std::uint32_t crc32c = 0;
+};
+
+/// The chunk records that this rank needs for its runs, by source tensor: records of tensor t are chunks[first[t] .. first[t + 1]), sorted by box offset.
+struct ChunkTable {
+  std::vector<std::uint64_t> first;
+  std::vector<Chunk> chunks;
+  [[nodiscard]] std::span<const Chunk> of(TensorId tensor) const {
+    return {chunks.data() + first[tensor], static_cast<std::size_t>(first[tensor + 1] - first[tensor])};
+  }
+};
+
+/// Collective. One all-to-all: home ranks send the records of each tensor to the ranks whose runs use it.
+[[nodiscard]] ChunkTable send_chunks(Comm& comm, const Catalog& catalog, const Targets& targets, const Plan& plan);
+
+struct MoveOptions {
+  IoMode io = IoMode::automatic;
+  int threads = 4;                       ///< I/O threads of this rank
+  std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  ///< bound of all buffers of this rank together
+  bool home_readers = false;             ///< each shard is read by one rank that sees it and sent to the owners; else owners read
+  std::vector<std::pair<std::string, std::string>> mpi_hints;
+  std::function<void(std::uint64_t bytes)> progress;     ///< called now and then, by one thread at a time, with bytes written since the last call
+  std::function<bool()> interrupted;     ///< asked once a round; true ends the move with Error(128 + signal) on all ranks
+};
+
+/// Per rank figures of a move.
+struct MoveReport {
+  std::vector<Extent> extents;  ///< what this rank wrote, sorted by file and position
+  std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
+  double read_seconds = 0, exchange_seconds = 0, write_seconds = 0, seconds = 0;
+};
+
+/// Local, pure. The least --buffer-size that this plan can be moved with.
+[[nodiscard]] std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions& options);
+
+/// Collective. Writes every run into the files of `folder`, which exist and have their final size (see publish.h). Throws the same Error on every
+/// rank; a rank that fails goes on taking part with empty writes until the planned rounds are over.
+[[nodiscard]] MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
+                              const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options);
+
+/// Collective. Each rank reads back, with plain reads, the extents that another rank wrote (on another node, where there is one), and compares CRCs. Throws
+/// Error(verification) naming file and range.
+void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents, int threads);
+
+}  // namespace unshard

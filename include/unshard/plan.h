@@ -1,0 +1,91 @@
+// The output files byte by byte, cut into windows, dealt to ranks, in rounds. A pure function of targets and options: `merge --dry-run --ranks 64`
+// needs no job of 64 ranks. All positions and sizes are bytes.
+//
+// Terms: a *file* holds a header and tensors, one after the other. A *window* is a contiguous range of one file, about 64 MiB: part of one
+// large tensor (whole rows) or several small neighbours; the cut points depend on the layout only. A *run* is what one rank writes of one file: a contiguous range,
+// cut at 1 MiB of file offset (at a row where a transform needs whole rows). A *wave* is a set of files written at the same time; in a wave the ranks form *groups*, one
+// group per file, in proportion to bytes. A *step* is at most `step_bytes` of a run: what a rank assembles and writes in one round.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unshard/targets.h"
+
+namespace unshard {
+
+struct OutputFile {
+  std::string name;        ///< model-00001-of-00002.safetensors
+  std::string header;      ///< its first bytes, complete
+  std::uint64_t size_bytes = 0;
+};
+
+/// Where a target lies. Sorted by file, then position. Zero-element targets have bytes 0.
+struct PlacedTarget {
+  std::uint32_t target = 0;  ///< number in Targets::targets
+  std::uint32_t file = 0;
+  std::uint64_t position = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+/// What an output format makes of the targets (OutputFormat::lay_out).
+struct Layout {
+  std::vector<OutputFile> files;
+  std::vector<PlacedTarget> placed;
+};
+
+struct Window {
+  std::uint32_t file = 0;
+  std::uint64_t begin = 0, end = 0;  ///< of the file; the header belongs to no window
+};
+
+struct Run {
+  std::uint32_t file = 0;
+  std::uint32_t wave = 0;
+  std::uint64_t begin = 0, end = 0;
+};
+
+/// How the ranks that write one file of one wave are grouped: ranks first .. first + count - 1.
+struct Group {
+  std::uint32_t file = 0;
+  std::uint32_t wave = 0;
+  std::uint32_t first_rank = 0;
+  std::uint32_t rank_count = 0;
+};
+
+enum class IoMode : std::uint8_t { automatic, collective, posix };
+
+struct PlanOptions {
+  int ranks = 1;
+  std::uint64_t window_bytes = std::uint64_t{64} << 20;
+  std::uint64_t step_bytes = std::uint64_t{8} << 20;  ///< at most a window
+  int stage = 0;                ///< 0: everything; 1: embeddings and the first stage_layers layers; 2: the rest
+  std::uint64_t stage_layers = 10;
+};
+
+struct Plan {
+  Layout layout;
+  std::vector<Window> windows;          ///< by file, then position; only those of the stage
+  std::vector<std::vector<Run>> runs;   ///< by rank; in order of wave, file, position
+  std::vector<Group> groups;            ///< by wave, then file
+  std::uint32_t wave_count = 0;
+  std::vector<std::uint64_t> rounds;    ///< of each wave: the same number on every rank
+  std::uint64_t step_bytes = 0;
+  int ranks = 1;
+};
+
+/// Local, pure. Throws Error(internal) if its own check fails: every byte of every file (of the stage) in exactly one run.
+[[nodiscard]] Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options);
+
+/// Local, pure. A hash of everything in the plan that ranks must agree on.
+[[nodiscard]] std::uint64_t plan_hash(const Plan& plan);
+
+/// Local, pure. Bytes that each rank writes.
+[[nodiscard]] std::vector<std::uint64_t> bytes_by_rank(const Plan& plan);
+
+/// Local, pure. Which placed targets (positions in layout.placed) meet [begin, end) of `file`: first and one past the last.
+[[nodiscard]] std::pair<std::size_t, std::size_t> placed_in(const Plan& plan, std::uint32_t file, std::uint64_t begin, std::uint64_t end);
+
+}  // namespace unshard

@@ -1,0 +1,68 @@
+// What discovery finds: which files hold the checkpoint, seen by which nodes. File names only; no header has been read.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "unshard/comm.h"
+#include "unshard/error.h"
+#include "unshard/file_system.h"
+
+namespace unshard {
+
+/// One path below the folders that the user gave, as the nodes of the job see it.
+struct TreeEntry {
+  FileStatus status;                 ///< as the lowest node that sees it has it
+  std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
+  std::string content;               ///< of the small text files that discovery needs (trackers, *_config.json); else empty
+};
+
+/// The given folders, three levels deep, as one tree over all nodes: path (as the user would write it) to entry. The same on every rank.
+/// Symbolic links are followed but no folder is entered twice.
+struct Tree {
+  std::vector<std::string> roots;  ///< the folders given, without trailing slashes
+  std::map<std::string, TreeEntry> entries;
+  std::uint32_t node_count = 1;
+
+  [[nodiscard]] const TreeEntry* find(const std::string& path) const;
+  /// Names of what lies directly in `folder`, sorted.
+  [[nodiscard]] std::vector<std::string> children(const std::string& folder) const;
+};
+
+/// Collective. One rank of each node lists `roots`; the lists are united. A root that no node has: Error(bad_input). A file whose size
+/// differs between two nodes: Error(bad_input) naming both hosts, unless discovery has no use for it (it is then left to the format).
+[[nodiscard]] Tree list_tree(Comm& comm, FileSystem& files, const std::vector<std::string>& roots);
+
+/// One file of the checkpoint that holds weights.
+struct ShardFile {
+  std::string path;   ///< to open it
+  std::string label;  ///< relative to the folder given: for messages and reports
+  std::uint64_t size_bytes = 0;
+  std::uint32_t rank = 0;            ///< of the training job, where the format has it
+  std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
+};
+
+enum class Severity : std::uint8_t { note, error };
+
+/// Something that `check` reports. `merge` stops with the errors.
+struct Finding {
+  Severity severity = Severity::error;
+  std::string subject;  ///< file or tensor
+  std::string text;     ///< what is wrong, expected and actual; what to do
+  ErrorCode code = ErrorCode::bad_input;
+};
+
+/// The files of one checkpoint in one format.
+struct Source {
+  std::string format;            ///< name of a row of the format table: "fsdp"
+  std::string folder;            ///< where the shards lie (the first, when there are several roots)
+  std::uint32_t world_size = 0;  ///< of the training job; 0: the format has none
+  std::vector<ShardFile> files;  ///< sorted by rank, then label; the position is the file's number everywhere
+  std::vector<std::string> config_folders;  ///< where config.json may lie, in order of preference
+  std::vector<Finding> findings;            ///< missing ranks, left-overs of another run …
+};
+
+}  // namespace unshard

@@ -1,0 +1,221 @@
+// The real disk: explicit reads and writes with pread and pwrite, never mmap (the source may lie on a network mount).
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "unshard/error.h"
+#include "unshard/file_system.h"
+
+namespace unshard {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int number) {
+  const bool full = number == ENOSPC || number == EDQUOT;
+  const std::string advice = full ? "; free space on the file system or choose another --target-dir" : "";
+  throw Error(full ? ErrorCode::no_space : ErrorCode::io, printable(path, 4096) + ": " + what + ": " + std::strerror(number) + advice);
+}
+
+class PosixFile final : public File {
+ public:
+  PosixFile(std::string path, int descriptor, bool writable, IoCounters& counters)
+      : path_(std::move(path)), descriptor_(descriptor), writable_(writable), counters_(counters) {
+    size_bytes_ = current_size();
+  }
+  ~PosixFile() override { ::close(descriptor_); }  // written data was synced, or the file is given up
+  PosixFile(const PosixFile&) = delete;
+  PosixFile& operator=(const PosixFile&) = delete;
+
+  [[nodiscard]] const std::string& path() const override { return path_; }
+  [[nodiscard]] std::uint64_t size() const override { return writable_ ? current_size() : size_bytes_; }
+
+  void read_at(std::uint64_t position, std::span<std::byte> to) override {
+    while (!to.empty()) {
+      const ssize_t count = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(position));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) fail(path_, "reading " + std::to_string(to.size()) + " bytes at " + std::to_string(position) + " failed", errno);
+      if (count == 0) {
+        throw Error(ErrorCode::bad_input, printable(path_, 4096) + ": the file ends at byte " + std::to_string(position) + ", but " +
+                                              std::to_string(to.size()) + " more were expected; it is truncated or being written");
+      }
+      counters_.reads.fetch_add(1, std::memory_order_relaxed);
+      counters_.read_bytes.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
+      to = to.subspan(static_cast<std::size_t>(count));
+      position += static_cast<std::uint64_t>(count);
+    }
+  }
+
+  void write_at(std::uint64_t position, std::span<const std::byte> from) override {
+    while (!from.empty()) {
+      const ssize_t count = ::pwrite(descriptor_, from.data(), from.size(), static_cast<off_t>(position));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0)
+        fail(path_, "writing " + std::to_string(from.size()) + " bytes at " + std::to_string(position) + " failed",
+             count < 0 ? errno : ENOSPC);
+      counters_.writes.fetch_add(1, std::memory_order_relaxed);
+      counters_.written_bytes.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
+      from = from.subspan(static_cast<std::size_t>(count));
+      position += static_cast<std::uint64_t>(count);
+    }
+  }
+
+  bool reserve(std::uint64_t size_bytes) override {
+    if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes)) != 0)
+      fail(path_, "setting the length to " + std::to_string(size_bytes) + " bytes failed", errno);
+    if (size_bytes == 0) return true;
+    int result = 0;
+    do {
+      result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size_bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) return true;
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return false;
+    fail(path_, "reserving " + std::to_string(size_bytes) + " bytes failed", errno);
+  }
+
+  void start_writeback(std::uint64_t position, std::uint64_t length) override {
+    ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), SYNC_FILE_RANGE_WRITE);
+  }
+
+  void drop_cache(std::uint64_t position, std::uint64_t length) override {
+    constexpr unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (writable_) ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
+    ::posix_fadvise(descriptor_, static_cast<off_t>(position), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
+  }
+
+  void sync() override {
+    if (::fsync(descriptor_) != 0) fail(path_, "fsync failed", errno);
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t current_size() const {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0) fail(path_, "fstat failed", errno);
+    return static_cast<std::uint64_t>(status.st_size);
+  }
+
+  std::string path_;
+  int descriptor_;
+  bool writable_;
+  std::uint64_t size_bytes_ = 0;
+  IoCounters& counters_;
+};
+
+FileStatus from_stat(const struct stat& status) {
+  const FileKind kind = S_ISREG(status.st_mode) ? FileKind::file : S_ISDIR(status.st_mode) ? FileKind::folder : FileKind::other;
+  return {kind, static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec,
+          static_cast<std::uint64_t>(status.st_ino), static_cast<std::uint64_t>(status.st_dev)};
+}
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  std::unique_ptr<File> open_for_reading(const std::string& path) override {
+    // A named pipe in place of a shard must not block the job.
+    const int descriptor = open_descriptor(path, O_RDONLY | O_NONBLOCK, "opening for reading failed");
+    auto file = std::make_unique<PosixFile>(path, descriptor, false, counters_);
+    struct stat status {};
+    if (::fstat(descriptor, &status) == 0 && !S_ISREG(status.st_mode)) {
+      const std::string kind = S_ISDIR(status.st_mode) ? "a folder" : "not a regular file";
+      throw Error(ErrorCode::bad_input, printable(path, 4096) + ": is " + kind + ", a file was expected");
+    }
+    ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
+    return file;
+  }
+
+  std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override {
+    const int descriptor = open_descriptor(path, create ? O_RDWR | O_CREAT | O_TRUNC : O_RDWR, "opening for writing failed");
+    return std::make_unique<PosixFile>(path, descriptor, true, counters_);
+  }
+
+  std::optional<FileStatus> status(const std::string& path) override {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0) return from_stat(status);
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return std::nullopt;
+    fail(path, "stat failed", errno);
+  }
+
+  std::vector<FolderEntry> list(const std::string& folder) override {
+    std::vector<FolderEntry> entries;
+    std::error_code error;
+    std::filesystem::directory_iterator iterator(folder, error);
+    for (; !error && iterator != std::filesystem::directory_iterator(); iterator.increment(error)) {
+      struct stat status {};
+      const std::string path = iterator->path().string();
+      entries.push_back(
+          {iterator->path().filename().string(), ::stat(path.c_str(), &status) == 0 ? from_stat(status) : FileStatus{FileKind::other}});
+    }
+    if (error) fail(folder, "reading the folder failed", error.value());
+    std::sort(entries.begin(), entries.end(), [](const FolderEntry& a, const FolderEntry& b) { return a.name < b.name; });
+    return entries;
+  }
+
+  void make_folder(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) fail(path, "making the folder failed", error.value());
+  }
+
+  void remove_file(const std::string& path) override {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "removing the file failed", errno);
+  }
+
+  void remove_folder(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) fail(path, "removing the folder failed", error.value());
+  }
+
+  void rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) fail(from, "renaming to " + printable(to, 4096) + " failed", errno);
+  }
+
+  void sync_folder(const std::string& path) override {
+    const int descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY, "opening the folder failed");
+    const int number = ::fsync(descriptor) == 0 ? 0 : errno;
+    ::close(descriptor);
+    if (number != 0 && number != EINVAL)
+      fail(path, "fsync of the folder failed", number);  // EINVAL: the file system has nothing to sync there
+  }
+
+  std::uint64_t free_bytes(const std::string& path) override {
+    struct statvfs status {};
+    if (::statvfs(path.c_str(), &status) != 0) fail(path, "statvfs failed", errno);
+    return static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+  }
+
+  std::string canonical(const std::string& path) override {
+    std::error_code error;
+    const auto result = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+    if (error) fail(path, "resolving the path failed", error.value());
+    const std::string text = result.string();
+    return text.size() > 1 && text.back() == '/' ? text.substr(0, text.size() - 1) : text;
+  }
+
+  [[nodiscard]] const IoCounters& counters() const override { return counters_; }
+
+ private:
+  int open_descriptor(const std::string& path, int flags, const char* what) {
+    int descriptor = -1;
+    do {
+      descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    } while (descriptor < 0 && errno == EINTR);
+    if (descriptor < 0) fail(path, what, errno);
+    counters_.opens.fetch_add(1, std::memory_order_relaxed);
+    return descriptor;
+  }
+
+  IoCounters counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<FileSystem> posix_file_system() {
+  return std::make_unique<PosixFileSystem>();
+}
+
+}  // namespace unshard

@@ -53,6 +53,7 @@ struct ObjectNote {
 struct ShardContents {
   std::vector<Piece> pieces;  ///< in stored order
   std::vector<ObjectNote> objects;
+  std::vector<Finding> findings;  ///< what the file lacks or has too much of against the rest of the checkpoint; read_catalog hands them on
 };
 
 /// One logical tensor.

@@ -17,7 +17,7 @@ namespace unshard {
 struct TreeEntry {
   FileStatus status;                 ///< as the lowest node that sees it has it
   std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
-  std::string content;               ///< of the small text files that discovery needs (trackers, *_config.json); else empty
+  std::string content;               ///< of the text files that discovery needs (trackers, *_config.json, *.safetensors.index.json); else empty
 };
 
 /// The given folders, three levels deep, as one tree over all nodes: path (as the user would write it) to entry. The same on every rank.
@@ -55,6 +55,12 @@ struct Finding {
   ErrorCode code = ErrorCode::bad_input;
 };
 
+/// What the index of a folder says: the tensor `name` is in file `file`.
+struct IndexEntry {
+  std::string name;
+  std::uint32_t file = 0;  ///< position in Source::files
+};
+
 /// The files of one checkpoint in one format.
 struct Source {
   std::string format;            ///< name of a row of the format table: "fsdp"
@@ -63,6 +69,9 @@ struct Source {
   std::vector<ShardFile> files;  ///< sorted by rank, then label; the position is the file's number everywhere
   std::vector<std::string> config_folders;  ///< where config.json may lie, in order of preference
   std::vector<Finding> findings;            ///< missing ranks, left-overs of another run …
+  std::string index_label;                     ///< the index that names the tensors' files; "": none
+  std::vector<IndexEntry> index;               ///< sorted by name; only tensors whose file is there
+  std::optional<std::uint64_t> stated_bytes;   ///< what the index says all tensors take together
 };
 
 }  // namespace unshard

@@ -18,12 +18,15 @@ namespace unshard {
 
 using Bytes = std::vector<std::byte>;
 
-/// A message under way. Owned by the caller; the buffer given must live until it is done.
+/// A message under way. Owned by the caller; the request and the buffer given must live until it is done, also when the caller has failed.
+/// The sizes given to send and receive are equal.
 class Request {
  public:
   virtual ~Request() = default;
   /// Local. Whether it has ended; once true, stays true.
   [[nodiscard]] virtual bool test() = 0;
+  /// Local. Returns when it has ended. By default tests with short sleeps in between.
+  virtual void wait();
 };
 
 /// A file that several ranks write together (MPI_File). Opened by Comm::open_shared; the file exists and has its final size.

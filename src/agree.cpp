@@ -1,0 +1,57 @@
+#include "unshard/agree.h"
+
+#include <cstring>
+#include <new>
+
+namespace unshard {
+
+namespace {
+
+Bytes to_bytes(std::string_view text) {
+  Bytes bytes(text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+std::string to_text(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+std::string where(const Comm& comm) {
+  if (comm.size() == 1) return "";
+  return " (rank " + std::to_string(comm.rank()) + " on " + comm.host_of(comm.rank()) + ")";
+}
+
+std::string and_others(std::uint64_t others) {
+  if (others == 0) return "";
+  return ", and " + std::to_string(others) + (others == 1 ? " more rank" : " more ranks");
+}
+
+}  // namespace
+
+void agree(Comm& comm, std::string_view step, const std::optional<Error>& mine) {
+  const auto nobody = static_cast<std::uint64_t>(comm.size());
+  const std::uint64_t candidate = mine ? static_cast<std::uint64_t>(comm.rank()) : nobody;
+  const std::uint64_t first = comm.reduce_all(candidate, Reduction::min);  // the only cost when all is well
+  if (first == nobody) return;
+  const std::uint64_t failed = comm.reduce_all(mine ? 1 : 0, Reduction::sum);
+  const bool speaks = first == candidate;
+  const std::uint64_t code = comm.reduce_all(speaks ? static_cast<std::uint64_t>(mine->code()) : 0, Reduction::max);
+  Bytes text = speaks ? to_bytes(mine->what() + where(comm)) : Bytes{};
+  comm.broadcast(text, static_cast<int>(first));
+  throw Error(static_cast<ErrorCode>(code), std::string(step) + ": " + to_text(text) + and_others(failed - 1));
+}
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::internal, "out of memory; give each rank more, or try --low-cpu-mem-usage"};
+  } catch (const std::exception& error) {
+    return {ErrorCode::internal, error.what()};
+  } catch (...) {
+    return {ErrorCode::internal, "an exception of an unknown type"};
+  }
+}
+
+}  // namespace unshard

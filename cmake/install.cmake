@@ -1,0 +1,20 @@
+# Install and export: find_package(unshard COMPONENTS core mpi) gives unshard::core and unshard::mpi. tests/package is a user of it.
+set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/unshard)
+
+install(TARGETS unshard_core EXPORT unshard_core_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT unshard_core_targets NAMESPACE unshard:: DESTINATION ${config_folder})
+if(TARGET unshard_mpi)
+  install(TARGETS unshard_mpi EXPORT unshard_mpi_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT unshard_mpi_targets NAMESPACE unshard:: DESTINATION ${config_folder})
+endif()
+if(TARGET unshard_arithmetic)
+  install(TARGETS unshard_arithmetic LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+if(TARGET unshard)
+  install(TARGETS unshard RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/include/unshard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/cmake/unshardConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/unshardConfig.cmake INSTALL_DESTINATION ${config_folder})
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/unshardConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/unshardConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/unshardConfigVersion.cmake DESTINATION ${config_folder})

@@ -1,0 +1,89 @@
+#include "input.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+#include "unshard/agree.h"
+
+namespace unshard {
+namespace {
+
+constexpr std::uint64_t most_config_bytes = std::uint64_t{64} << 20;
+
+std::string upper_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return text;
+}
+
+Bytes to_bytes(const std::string& text) {
+  Bytes bytes(text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+std::string to_text(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Collective. The lowest rank whose node has a file at `path`; the communicator's size when none has.
+int lowest_rank_with(const Session& session, const std::string& path) {
+  const auto here = collectively(session.comm, "config", [&] { return session.files.status(path).has_value(); });
+  const int mine = here ? session.comm.rank() : session.comm.size();
+  return static_cast<int>(session.comm.reduce_all(static_cast<std::uint64_t>(mine), Reduction::min));
+}
+
+std::vector<std::string> config_candidates(const Source& source, const std::string& given) {
+  if (given.empty()) return source.config_folders;
+  return {base_name(given) == "config.json" ? parent_path(given) : given};
+}
+
+}  // namespace
+
+Input open_input(const Session& session, const std::string& backend, const std::vector<std::string>& local_dirs) {
+  Input input;
+  input.tree = list_tree(session.comm, session.files, local_dirs);
+  input.source = collectively(session.comm, "discover", [&] { return discover(input.tree, backend); });
+  const std::size_t count = input.source.files.size();
+  session.log.line("Found " + std::to_string(count) + " " + upper_case(input.source.format) + " checkpoint file" + (count == 1 ? "" : "s"));
+  if (input.source.world_size > 0) session.log.line("World size determined as " + std::to_string(input.source.world_size));
+  return input;
+}
+
+SharedText read_shared_text(const Session& session, const std::string& path, const std::string& step) {
+  const int reader = lowest_rank_with(session, path);
+  if (reader == session.comm.size())
+    throw Error(ErrorCode::bad_input, step + ": " + printable(path, 4096) + ": is not there; check the path");
+  Bytes bytes;
+  collectively(session.comm, step, [&] {
+    if (session.comm.rank() == reader) bytes = to_bytes(read_small_file(session.files, path, most_config_bytes));
+  });
+  session.comm.broadcast(bytes, reader);
+  return {to_text(bytes), reader};
+}
+
+ConfigFolder find_config(const Session& session, const Source& source, const std::string& given) {
+  const std::vector<std::string> folders = config_candidates(source, given);
+  for (const std::string& folder : folders) {
+    const std::string path = join_path(folder, "config.json");
+    if (lowest_rank_with(session, path) == session.comm.size()) continue;
+    const SharedText shared = read_shared_text(session, path, "config");
+    auto config = collectively(session.comm, "config", [&] { return ModelConfig::parse(shared.text, path); });
+    return {folder, shared.reader, std::move(config)};
+  }
+  throw Error(ErrorCode::bad_input,
+              "config: config.json: not found in " + name_list(folders, 12) + "; give the folder that has it with --hf-config DIR");
+}
+
+void require_no_errors(const std::string& step, const std::vector<Finding>& findings) {
+  const auto is_error = [](const Finding& finding) { return finding.severity == Severity::error; };
+  const auto first = std::find_if(findings.begin(), findings.end(), is_error);
+  if (first == findings.end()) return;
+  std::string text = step + ": " + printable(first->subject, 4096) + ": " + first->text;
+  if (const auto more = std::count_if(first + 1, findings.end(), is_error); more > 0) {
+    text += " (and " + std::to_string(more) + " more findings; `unshard check` lists them all)";
+  }
+  throw Error(first->code, text);
+}
+
+}  // namespace unshard

@@ -1,0 +1,246 @@
+// Who writes what, and when: segments are dealt to ranks in waves, in proportion to bytes.
+//
+// With at least as many files as ranks, whole files come first (largest first, each to the rank that has least), as long as no rank gets
+// more than its share. What is left is shared: in each wave the ranks form one group for each file, in proportion to the bytes left, and
+// every rank writes the same part of what it may still write. The file that is finished first ends the wave; the next wave starts with new
+// groups. So all ranks are busy in every wave, and the last wave ends everything as soon as that leaves no rank more than a few percent
+// above its share.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <queue>
+
+#include "plan_parts.h"
+#include "unshard/error.h"
+
+namespace unshard {
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+/// value * numerator / denominator, rounded down; the result must fit.
+std::uint64_t scaled(std::uint64_t value, std::uint64_t numerator, std::uint64_t denominator) {
+  return static_cast<std::uint64_t>(Wide{value} * numerator / denominator);
+}
+
+/// The segments of one file, seen as one range of `bytes` bytes (the file's own bytes, holes left out), and how far it is dealt.
+class FileShare {
+ public:
+  void append(const Segment& segment) {
+    segments_.push_back(segment);
+    starts_.push_back(bytes_);
+    bytes_ += segment.end - segment.begin;
+  }
+  [[nodiscard]] std::uint32_t number() const { return segments_.front().file; }
+  [[nodiscard]] std::uint64_t left() const { return bytes_ - dealt_; }
+  [[nodiscard]] std::uint64_t dealt() const { return dealt_; }
+
+  /// The nearest place to `at` where ranks may meet: a multiple of boundary_bytes in the file, or an end of a segment.
+  [[nodiscard]] std::uint64_t snapped(std::uint64_t at) const {
+    if (at >= bytes_) return bytes_;
+    const std::size_t i = segment_at(at);
+    const Segment& segment = segments_[i];
+    if (at == starts_[i]) return at;
+    const std::uint64_t offset = segment.begin + (at - starts_[i]);
+    const std::uint64_t down = offset - offset % boundary_bytes;
+    const std::uint64_t nearest = offset - down < boundary_bytes / 2 ? down : down + boundary_bytes;
+    return starts_[i] + std::clamp(nearest, segment.begin, segment.end) - segment.begin;
+  }
+
+  /// Gives everything up to `end` to one rank, as runs of `wave`.
+  void deal_until(std::uint64_t end, std::uint32_t wave, std::vector<Run>& runs) {
+    while (dealt_ < end) {
+      const std::size_t i = segment_at(dealt_);
+      const std::uint64_t begin = segments_[i].begin + (dealt_ - starts_[i]);
+      const std::uint64_t length = std::min(segments_[i].end - begin, end - dealt_);
+      runs.push_back({number(), wave, begin, begin + length});
+      dealt_ += length;
+    }
+  }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  [[nodiscard]] std::size_t segment_at(std::uint64_t at) const {
+    return static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), at) - starts_.begin() - 1);
+  }
+
+  std::vector<Segment> segments_;
+  std::vector<std::uint64_t> starts_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t dealt_ = 0;
+};
+
+/// Some of the ranks, on their way to writing one file in one wave.
+struct Team {
+  FileShare* file = nullptr;
+  std::vector<std::uint32_t> ranks;
+  std::uint64_t weight = 0;  ///< what the ranks may still write together
+};
+
+class Dealer {
+ public:
+  Dealer(const std::vector<Segment>& segments, Plan& plan) : plan_(plan), given_(static_cast<std::size_t>(plan.ranks)) {
+    std::uint64_t total = 0;
+    for (const Segment& segment : segments) {
+      if (files_.empty() || files_.back().number() != segment.file) files_.emplace_back();
+      files_.back().append(segment);
+      total += segment.end - segment.begin;
+    }
+    share_ = (total + given_.size() - 1) / given_.size();
+    most_ = share_ + std::max(share_ / 25, boundary_bytes);
+    plan_.runs.assign(given_.size(), {});
+  }
+
+  void deal() {
+    if (files_.size() >= given_.size()) deal_whole_files();
+    while (deal_wave()) {
+    }
+    plan_.wave_count = wave_;
+  }
+
+ private:
+  void give(FileShare& file, std::uint64_t end, std::uint32_t rank) {
+    given_[rank] += end - file.dealt();
+    file.deal_until(end, wave_, plan_.runs[rank]);
+  }
+
+  void deal_whole_files() {
+    std::vector<std::size_t> order(files_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return files_[a].bytes() > files_[b].bytes(); });
+    std::vector<std::optional<std::uint32_t>> owner(files_.size());
+    using Load = std::pair<std::uint64_t, std::uint32_t>;
+    std::priority_queue<Load, std::vector<Load>, std::greater<>> least;
+    for (std::uint32_t rank = 0; rank < given_.size(); ++rank) least.emplace(0, rank);
+    for (const std::size_t file : order) {
+      const auto [load, rank] = least.top();
+      if (load + files_[file].bytes() > most_) continue;
+      least.pop();
+      least.emplace(load + files_[file].bytes(), rank);
+      owner[file] = rank;
+    }
+    bool any = false;
+    for (std::size_t file = 0; file < files_.size(); ++file) {
+      if (!owner[file]) continue;
+      give(files_[file], files_[file].bytes(), *owner[file]);
+      plan_.groups.push_back({files_[file].number(), wave_, *owner[file], 1});
+      any = true;
+    }
+    if (any) ++wave_;
+  }
+
+  /// False when there is nothing left.
+  bool deal_wave() {
+    std::vector<Team> teams = form_teams();
+    if (teams.empty()) return false;
+    const bool finish = std::all_of(teams.begin(), teams.end(), [&](const Team& team) { return can_finish(team); });
+    // The team that is done first; what it has, by what it may write, is the part that every team writes in this wave.
+    const Team& first = *std::min_element(teams.begin(), teams.end(), [](const Team& a, const Team& b) {
+      return Wide{a.file->left()} * b.weight < Wide{b.file->left()} * a.weight;
+    });
+    const std::uint64_t part = first.file->left(), of = first.weight;
+    for (Team& team : teams) {
+      const bool whole = finish || &team == &first;
+      deal_to_team(team, whole ? team.file->left() : std::min(scaled(part, team.weight, of), team.file->left()));
+    }
+    ++wave_;
+    return true;
+  }
+
+  /// One team for each unfinished file (the largest, when ranks are fewer), of neighbouring ranks, in the order of files.
+  std::vector<Team> form_teams() {
+    std::vector<FileShare*> open;
+    for (FileShare& file : files_) {
+      if (file.left() != 0) open.push_back(&file);
+    }
+    if (open.empty()) return {};
+    std::vector<std::uint32_t> ranks = ranks_with_room();
+    if (open.size() > ranks.size()) {
+      std::stable_sort(open.begin(), open.end(), [](const FileShare* a, const FileShare* b) { return a->left() > b->left(); });
+      open.resize(ranks.size());
+      std::sort(open.begin(), open.end(), [](const FileShare* a, const FileShare* b) { return a->number() < b->number(); });
+    }
+    const std::vector<std::size_t> counts = ranks_by_file(open, ranks.size());
+    std::vector<Team> teams;
+    auto next = ranks.begin();
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      const auto last = next + static_cast<std::ptrdiff_t>(counts[i]);
+      teams.push_back({open[i], {next, last}, 0});
+      for (const std::uint32_t rank : teams.back().ranks) teams.back().weight += weight_of(rank);
+      next = last;
+    }
+    return teams;
+  }
+
+  /// Ranks that may still write enough to be worth a boundary; all of them, when there are none.
+  [[nodiscard]] std::vector<std::uint32_t> ranks_with_room() const {
+    std::vector<std::uint32_t> with_room, all;
+    for (std::uint32_t rank = 0; rank < given_.size(); ++rank) {
+      all.push_back(rank);
+      if (given_[rank] + boundary_bytes <= share_) with_room.push_back(rank);
+    }
+    return with_room.empty() ? all : with_room;
+  }
+
+  [[nodiscard]] std::uint64_t weight_of(std::uint32_t rank) const { return given_[rank] < share_ ? share_ - given_[rank] : 1; }
+
+  /// One rank for each file; each further one where a rank has most to do.
+  static std::vector<std::size_t> ranks_by_file(const std::vector<FileShare*>& open, std::size_t ranks) {
+    std::vector<std::size_t> counts(open.size(), 1);
+    const auto less_to_do = [&](std::size_t a, std::size_t b) {
+      const Wide left = Wide{open[a]->left()} * counts[b], right = Wide{open[b]->left()} * counts[a];
+      return left != right ? left < right : a > b;
+    };
+    std::priority_queue<std::size_t, std::vector<std::size_t>, decltype(less_to_do)> most(less_to_do);
+    for (std::size_t i = 0; i < open.size(); ++i) most.push(i);
+    for (std::size_t given = open.size(); given < ranks; ++given) {
+      const std::size_t file = most.top();
+      most.pop();
+      ++counts[file];
+      most.push(file);
+    }
+    return counts;
+  }
+
+  /// Whether the team's ranks may write all that is left of the file.
+  [[nodiscard]] bool can_finish(const Team& team) const {
+    if (files_.size() == 1) return true;
+    return std::all_of(team.ranks.begin(), team.ranks.end(),
+                       [&](std::uint32_t rank) { return given_[rank] + scaled(team.file->left(), weight_of(rank), team.weight) <= most_; });
+  }
+
+  void deal_to_team(Team& team, std::uint64_t bytes) {
+    const std::uint64_t start = team.file->dealt(), end = start + bytes;
+    std::vector<std::uint64_t> cuts;  // before anything is given: weights change with it
+    std::uint64_t weight = 0;
+    for (const std::uint32_t rank : team.ranks) {
+      weight += weight_of(rank);
+      cuts.push_back(std::max(start, team.file->snapped(start + scaled(bytes, weight, team.weight))));
+    }
+    if (end == team.file->bytes()) cuts.back() = end;
+    if (bytes < boundary_bytes) cuts.assign(cuts.size(), cuts.back());  // not worth a boundary: the first rank has it
+    std::optional<Group> group;
+    for (std::size_t i = 0; i < cuts.size(); ++i) {
+      if (cuts[i] == team.file->dealt()) continue;
+      give(*team.file, cuts[i], team.ranks[i]);
+      if (!group) group = Group{team.file->number(), wave_, team.ranks[i], 1};
+      group->rank_count = team.ranks[i] - group->first_rank + 1;
+    }
+    if (group) plan_.groups.push_back(*group);
+  }
+
+  Plan& plan_;
+  std::vector<FileShare> files_;
+  std::vector<std::uint64_t> given_;  ///< bytes by rank
+  std::uint64_t share_ = 0;           ///< of each rank
+  std::uint64_t most_ = 0;            ///< what a rank may get in the end, to save a wave
+  std::uint32_t wave_ = 0;
+};
+
+}  // namespace
+
+void deal_segments(const std::vector<Segment>& segments, Plan& plan) {
+  Dealer(segments, plan).deal();
+}
+
+}  // namespace unshard

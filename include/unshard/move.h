@@ -55,13 +55,13 @@ struct MoveReport {
 /// Local, pure. The least --buffer-size that this plan can be moved with.
 [[nodiscard]] std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions& options);
 
-/// Collective. Writes every run into the files of `folder`, which exist and have their final size (see publish.h). Throws the same Error on every
-/// rank; a rank that fails goes on taking part with empty writes until the planned rounds are over.
+/// Collective. Writes every run into the files of `folder`, which exist under their partial_name and have their final size (see publish.h).
+/// Throws the same Error on every rank; a rank that fails goes on taking part with empty writes until the planned rounds are over.
 [[nodiscard]] MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
                               const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options);
 
-/// Collective. Each rank reads back, with plain reads, the extents that another rank wrote (on another node, where there is one), and compares CRCs. Throws
-/// Error(verification) naming file and range.
+/// Collective. Before publishing (files have their partial_name). Each rank reads back, with plain reads, the extents that another rank
+/// wrote (on another node, where there is one), and compares CRCs. Throws Error(verification) naming file and range.
 void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents, int threads);
 
 }  // namespace unshard

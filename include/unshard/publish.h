@@ -1,4 +1,7 @@
 // The target folder is complete or absent. Files grow in `DIR.unshard-partial` beside the target; publishing makes them visible.
+//
+// In the partial folder weights have names that no loader's pattern matches (`model.safetensors.part`) and there is neither a config.json
+// nor an index, so a killed run leaves nothing that could be loaded.
 #pragma once
 
 #include <string>
@@ -17,8 +20,9 @@ struct Asset {
   std::string path;
 };
 
-/// Local. The files of `config_folder` that a loader or tokenizer uses: all but weights, indexes, adapters and training state. Throws
-/// Error(bad_input) naming one that can't be read (dead link), and a generation_config.json that is no JSON object.
+/// Local. The files of `config_folder` that a loader or tokenizer uses: all but config.json (which is written anew), weights, indexes,
+/// adapters, training state and hidden files; sorted by name. Throws Error(bad_input) naming one that can't be read (dead link), and a
+/// generation_config.json that is no JSON object.
 [[nodiscard]] std::vector<Asset> list_assets(FileSystem& files, const std::string& config_folder);
 
 /// Local. Whether a file of this name is of a kind that a merge writes or copies, so that --overwrite removes it.
@@ -31,17 +35,27 @@ struct TargetFolder {
   bool existed = false;  ///< the target exists: files are moved in; otherwise one rename
 };
 
-/// Collective. Checks the target before any work: not inside a source folder nor one itself (links resolved), empty or absent unless `overwrite`, its parent
-/// writable, enough space, no partial folder of another command (its `command` file holds the fingerprint). Throws Error(usage | io | no_space).
-/// `writes` false (--dry-run): checks only, creates nothing.
-[[nodiscard]] TargetFolder check_target_folder(Comm& comm, FileSystem& files, const std::string& target, const std::vector<std::string>& sources, bool overwrite);
+/// The name that an output file has while it grows in the partial folder: no loader's pattern matches it.
+[[nodiscard]] std::string partial_name(const OutputFile& file);
 
-/// Collective. Makes the partial folder and the plan's files in it with their final sizes and headers; `fingerprint` says which command it belongs to.
-/// `continuing` (--stage 2): the folder must exist with this fingerprint; else what is there of the same command is started anew.
-void open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::string& fingerprint, bool continuing);
+/// Collective. Checks the target before any work: not inside a source folder, nor one itself, nor a folder around one (links resolved, as
+/// every rank sees it), a folder that is empty or absent unless `overwrite`, on the file system of the folder that it lies in, which can be
+/// written. Throws Error(usage | io). `writes` false (--dry-run): makes no probe file. Leaves nothing behind.
+[[nodiscard]] TargetFolder check_target_folder(Comm& comm, FileSystem& files, const std::string& target,
+                                               const std::vector<std::string>& sources, bool overwrite, bool writes = true);
 
-/// Collective. Small files and assets written, everything synced, moved into place, folders synced: weights first, config.json and indexes last.
-void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets, const std::vector<SmallFile>& small_files,
-             const std::vector<SmallFile>& last_files);
+/// Collective. Makes the partial folder (parents too) and in it the plan's files with their final sizes and headers, named by partial_name.
+/// Its `.unshard-command` file holds `fingerprint`: one line that says which command the folder belongs to. What another command left there
+/// is Error(usage) naming that command; what the same command left is removed first. `continuing` (--stage 2): the folder must be there
+/// with this fingerprint, and stays as it is. Error(no_space) with both numbers when the files don't fit, Error(io) naming the hosts that
+/// don't see the folder. Returns lines for the user (the same on every rank): space that could not be reserved.
+std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
+                                      const std::string& fingerprint, bool continuing);
+
+/// Collective. Everything synced, small files and assets written, moved into place, folders synced: weights first, `last_files`
+/// (config.json and indexes) last. In a target that existed, files of our kinds are removed just before, the old config.json and indexes
+/// first; others stay.
+void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets,
+             const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files);
 
 }  // namespace unshard

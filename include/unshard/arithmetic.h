@@ -11,7 +11,8 @@
 
 namespace unshard {
 
-/// How two equally shaped lists of elements differ. Positions count elements from the start of the lists.
+/// How two equally shaped lists of elements differ. Positions count elements from the start of the lists. An element that is two numbers (complex, a 4-bit
+/// pair) counts as two in `count` and `pairs`, once in positions.
 struct Difference {
   std::uint64_t count = 0;         ///< elements with |a-b| > atol + rtol*|b|, or NaN or infinity on one side only
   double max_abs = 0;              ///< of those (NaN against a number counts as infinity)
@@ -23,6 +24,9 @@ struct Difference {
   std::uint64_t pairs = 0;
 };
 
+/// Local. Adds what was found in a piece that begins at `position` of the whole. The same sums for the same pieces in the same order.
+void add(Difference& whole, const Difference& piece, std::uint64_t position);
+
 struct Tolerance {
   double atol = 1e-5;
   double rtol = 1e-5;
@@ -31,7 +35,8 @@ struct Tolerance {
 class Arithmetic {
  public:
   virtual ~Arithmetic() = default;
-  /// Local. Compares `a` (elements of `a_dtype`) with `b`; both little-endian and contiguous. `like_dtype`: a is first cast to b's type.
+  /// Local. Compares `a` (elements of `a_dtype`) with `b`; both little-endian and contiguous, of one length. `like_dtype`: a is first cast to b's type,
+  /// where both are floating. Throws Error(unsupported) for a cast that this LibTorch lacks, and for complex elements against others.
   [[nodiscard]] virtual Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype, Tolerance tolerance,
                                            bool like_dtype) const = 0;
   /// Local. The version of LibTorch.

@@ -44,7 +44,7 @@ struct MergeOptions {
   bool overwrite = false;
   bool verify = true;
   std::string report_path;
-  std::function<bool()> interrupted;
+  std::function<int()> signal;  ///< the number of a signal that this rank has received, 0 for none (MoveOptions::signal)
 };
 
 struct CheckOptions {

@@ -75,6 +75,10 @@ struct TorchContents {
 };
 
 /// Local. Throws Error(bad_input | unsupported) whose text starts with `label`, for anything that is damaged, lies or is no such file.
-[[nodiscard]] TorchContents read_torch_file(File& file, const std::string& label);
+/// `rank`: of the process that saved it, where the file's name tells; needed for device meshes that do not state their coordinate.
+[[nodiscard]] TorchContents read_torch_file(File& file, const std::string& label, std::optional<std::uint32_t> rank = std::nullopt);
+
+/// Local. The same for a zip container in the `length` bytes at `position` of a file that holds several, as .distcp files do.
+[[nodiscard]] TorchContents read_torch_item(File& file, std::uint64_t position, std::uint64_t length, const std::string& label);
 
 }  // namespace unshard

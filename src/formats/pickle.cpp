@@ -56,7 +56,9 @@ const Node* Node::state() const {
   return may_have && extra != nullptr ? extra->state : nullptr;
 }
 
-std::uint16_t Node::tag() const { return kind == Kind::global ? global->tag : std::uint16_t{0}; }
+std::uint16_t Node::tag() const {
+  return kind == Kind::global ? global->tag : std::uint16_t{0};
+}
 
 std::uint16_t Node::callee_tag() const {
   return (kind == Kind::call || kind == Kind::object) && made.callee != nullptr ? made.callee->tag() : std::uint16_t{0};
@@ -84,22 +86,38 @@ std::string name_of_callee(const Node* callee) {
 
 std::string describe(const Node& node) {
   switch (node.kind) {
-    case Kind::none: return "None";
-    case Kind::boolean: return node.integer != 0 ? "True" : "False";
-    case Kind::integer: return std::to_string(node.integer);
-    case Kind::big_integer: return "an integer of more than 64 bits";
-    case Kind::real: return "a float";
-    case Kind::text: return "a string";
-    case Kind::bytes: return "bytes";
-    case Kind::global: return name_of_callee(&node);
-    case Kind::tuple: return "a tuple";
-    case Kind::list: return "a list";
-    case Kind::set: return "a set";
-    case Kind::dict: return "a dict";
-    case Kind::call: return name_of_callee(node.callee()) + " call";
-    case Kind::object: return name_of_callee(node.callee());
-    case Kind::persistent: return "an object kept outside the pickle";
-    case Kind::extension: return "copyreg extension " + std::to_string(node.integer);
+    case Kind::none:
+      return "None";
+    case Kind::boolean:
+      return node.integer != 0 ? "True" : "False";
+    case Kind::integer:
+      return std::to_string(node.integer);
+    case Kind::big_integer:
+      return "an integer of more than 64 bits";
+    case Kind::real:
+      return "a float";
+    case Kind::text:
+      return "a string";
+    case Kind::bytes:
+      return "bytes";
+    case Kind::global:
+      return name_of_callee(&node);
+    case Kind::tuple:
+      return "a tuple";
+    case Kind::list:
+      return "a list";
+    case Kind::set:
+      return "a set";
+    case Kind::dict:
+      return "a dict";
+    case Kind::call:
+      return name_of_callee(node.callee()) + " call";
+    case Kind::object:
+      return name_of_callee(node.callee());
+    case Kind::persistent:
+      return "an object kept outside the pickle";
+    case Kind::extension:
+      return "copyreg extension " + std::to_string(node.integer);
   }
   return "unknown";
 }

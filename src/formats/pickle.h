@@ -1,11 +1,11 @@
 // A pickle, read as data. Nothing is executed, looked up or imported: what a pickle would call or build becomes a node that names it.
 //
-// A pickle is a program for a stack machine (opcodes of protocols 0 to 5: CPython's Lib/pickletools.py). This reader runs that machine with nodes
-// instead of objects: GLOBAL pushes the name of a thing, REDUCE and NEWOBJ make a node that holds callee and arguments, BUILD attaches a state.
-// Nodes are shared as objects are, through the memo, so a tree may contain itself.
+// A pickle is a program for a stack machine (opcodes of protocols 0 to 5: CPython's Lib/pickletools.py). This reader runs that machine with
+// nodes instead of objects: GLOBAL pushes the name of a thing, REDUCE and NEWOBJ make a node that holds callee and arguments, BUILD
+// attaches a state. Nodes are shared as objects are, through the memo, so a tree may contain itself.
 //
-// Cost: nodes lie in an arena and texts are views of the input, so the input must outlive the tree. Memory is at most a fixed multiple of the
-// input's size, whatever lengths and indexes the input states, and nothing recurses.
+// Cost: nodes lie in an arena and texts are views of the input, so the input must outlive the tree. Memory is at most a fixed multiple of
+// the input's size, whatever lengths and indexes the input states, and nothing recurses.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,25 @@
 namespace unshard::pickle {
 
 enum class Kind : std::uint8_t {
-  none, boolean, integer, real, text, bytes,
-  big_integer,           ///< beyond 64 bits; value not kept
-  global,                ///< the name of a class or function
-  tuple, list, set, dict,
-  call,                  ///< REDUCE: callee(args)
-  object,                ///< NEWOBJ, NEWOBJ_EX, INST, OBJ: an instance of class callee, made with args
-  persistent,            ///< something kept outside the pickle; callee is its id
-  extension,             ///< a number in a registry that only the writer had
+  none,
+  boolean,
+  integer,
+  real,
+  text,
+  bytes,
+  big_integer,  ///< beyond 64 bits; value not kept
+  global,       ///< the name of a class or function
+  tuple,
+  list,
+  set,
+  dict,
+  call,        ///< REDUCE: callee(args)
+  object,      ///< NEWOBJ, NEWOBJ_EX, INST, OBJ: an instance of class callee, made with args
+  persistent,  ///< something kept outside the pickle; callee is its id
+  extension,   ///< a number in a registry that only the writer had
 };
 
-/// A name as the pickle states it; Python 2's `__builtin__` and `copy_reg` are given as `builtins` and `copyreg`.
+/// The name of a class or function; where a pickle of protocol 2 or below uses Python 2's (`__builtin__`), Python 3's (`builtins`).
 struct Global {
   std::string_view module;
   std::string_view name;
@@ -70,15 +78,15 @@ struct Node {
   union {
     std::int64_t integer;  ///< integer, boolean, extension
     double real;
-    Text text;      ///< text (UTF-8 as far as the writer kept to it), bytes
-    Items items;    ///< tuple, list, set; dict: key, value, key, value …
-    Made made;      ///< call, object, persistent
+    Text text;    ///< text (UTF-8 as far as the writer kept to it), bytes
+    Items items;  ///< tuple, list, set; dict: key, value, key, value …
+    Made made;    ///< call, object, persistent
     const Global* global;
   };
   Extra* extra;  ///< of call, object, persistent, extension; or null
 
   [[nodiscard]] bool is_text() const { return kind == Kind::text; }
-  [[nodiscard]] std::string_view view() const;               ///< of text and bytes; else empty
+  [[nodiscard]] std::string_view view() const;                  ///< of text and bytes; else empty
   [[nodiscard]] std::span<const Node* const> elements() const;  ///< of tuple, list and set; else none
   [[nodiscard]] std::span<const Node* const> pairs() const;     ///< key, value, … of a dict, or set on a call or object; else none
   [[nodiscard]] std::span<const Node* const> appended() const;  ///< to a call or object; else none
@@ -111,7 +119,9 @@ using Classify = std::uint16_t (*)(std::string_view module, std::string_view nam
 class Tree {
  public:
   [[nodiscard]] const Node& root() const { return *root_; }
-  [[nodiscard]] std::size_t size_bytes() const { return size_bytes_; }  ///< of the pickle, STOP included: where the next one of a stream begins
+  [[nodiscard]] std::size_t size_bytes() const {
+    return size_bytes_;
+  }  ///< of the pickle, STOP included: where the next one of a stream begins
   [[nodiscard]] std::span<const Node* const> persistent() const { return persistent_; }  ///< in order of appearance
 
  private:
@@ -130,8 +140,8 @@ class Truncated : public Error {
   using Error::Error;
 };
 
-/// Local. Reads the pickle at the start of `input`. Throws Error(bad_input) beginning with `label` for anything malformed, and Truncated where `input` ends
-/// too early; Error(unsupported) for buffers outside the pickle.
+/// Local. Reads the pickle at the start of `input`. Throws Error(bad_input) beginning with `label` for anything malformed, and Truncated
+/// where `input` ends too early; Error(unsupported) for buffers outside the pickle.
 [[nodiscard]] Tree read(std::span<const std::byte> input, const std::string& label, Classify classify = nullptr);
 
 /// `posix.system call`, `argparse.Namespace`, `None` …: what a node is, for a message. Names go through printable().

@@ -1,8 +1,9 @@
-// The stack machine of a pickle. Opcodes and their arguments: CPython's Lib/pickletools.py; what real files use of them: torch.save writes protocol 2,
-// Python's own pickle.dump protocol 4 (5 from 3.14). One row of `operations` per opcode.
+// The stack machine of a pickle. Opcodes and their arguments: CPython's Lib/pickletools.py; what real files use of them: torch.save writes
+// protocol 2, Python's own pickle.dump protocol 4 (5 from 3.14). One row of `operations` per opcode.
 //
-// Everything that the input states is checked before use: lengths against what is left of it, memo indexes against its size (a pickler numbers
-// entries as it goes, so an honest index is below the number of bytes). Each opcode makes at most one node and takes at least one byte.
+// Everything that the input states is checked before use: lengths against what is left of it, memo indexes against its size (a pickler
+// numbers entries as it goes, so an honest index is below the number of bytes). Each opcode makes at most one node and takes at least one
+// byte.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -140,6 +141,7 @@ class Machine {
   std::size_t at_ = 0;
   std::size_t opcode_at_ = 0;
   bool stopped_ = false;
+  unsigned protocol_ = 0;
   std::vector<Node*> stack_;
   std::vector<std::size_t> marks_;  ///< stack heights
   std::vector<Node*> memo_;
@@ -152,23 +154,39 @@ class Machine {
 };
 
 const std::array<Machine::Operation, 66> Machine::operations{{
-    {0x80, &Machine::op_proto},          {0x95, &Machine::op_frame},        {'.', &Machine::op_stop},           {'(', &Machine::op_mark},
-    {'0', &Machine::op_pop},             {'1', &Machine::op_pop_mark},      {'2', &Machine::op_dup},            {'N', &Machine::op_none},
-    {0x88, &Machine::op_true},           {0x89, &Machine::op_false},        {'I', &Machine::op_int},            {'L', &Machine::op_long},
-    {'J', &Machine::op_bin_int},         {'K', &Machine::op_bin_int1},      {'M', &Machine::op_bin_int2},       {0x8A, &Machine::op_long1},
-    {0x8B, &Machine::op_long4},          {'F', &Machine::op_float},         {'G', &Machine::op_bin_float},      {'S', &Machine::op_string},
-    {'T', &Machine::op_text4},           {'U', &Machine::op_text1},         {'V', &Machine::op_unicode},        {'X', &Machine::op_text4},
-    {0x8C, &Machine::op_text1},          {0x8D, &Machine::op_text8},        {'B', &Machine::op_bytes4},         {'C', &Machine::op_bytes1},
-    {0x8E, &Machine::op_bytes8},         {0x96, &Machine::op_bytes8},       {')', &Machine::op_empty_tuple},    {']', &Machine::op_empty_list},
-    {'}', &Machine::op_empty_dict},      {0x8F, &Machine::op_empty_set},    {'t', &Machine::op_tuple},          {'l', &Machine::op_list},
-    {'d', &Machine::op_dict},            {0x91, &Machine::op_frozen_set},   {0x85, &Machine::op_tuple1},        {0x86, &Machine::op_tuple2},
-    {0x87, &Machine::op_tuple3},         {'a', &Machine::op_append},        {'e', &Machine::op_appends},        {0x90, &Machine::op_appends},
-    {'s', &Machine::op_set_item},        {'u', &Machine::op_set_items},     {'c', &Machine::op_global},         {0x93, &Machine::op_stack_global},
-    {0x82, &Machine::op_extension1},     {0x83, &Machine::op_extension2},   {0x84, &Machine::op_extension4},    {'R', &Machine::op_reduce},
-    {0x81, &Machine::op_new_object},     {0x92, &Machine::op_new_object_ex}, {'i', &Machine::op_inst},          {'o', &Machine::op_obj},
-    {'b', &Machine::op_build},           {'P', &Machine::op_persistent_text}, {'Q', &Machine::op_persistent},   {'p', &Machine::op_put},
-    {'q', &Machine::op_put1},            {'r', &Machine::op_put4},          {0x94, &Machine::op_memoize},       {'g', &Machine::op_get},
-    {'h', &Machine::op_get1},            {'j', &Machine::op_get4},
+    {0x80, &Machine::op_proto},      {0x95, &Machine::op_frame},
+    {'.', &Machine::op_stop},        {'(', &Machine::op_mark},
+    {'0', &Machine::op_pop},         {'1', &Machine::op_pop_mark},
+    {'2', &Machine::op_dup},         {'N', &Machine::op_none},
+    {0x88, &Machine::op_true},       {0x89, &Machine::op_false},
+    {'I', &Machine::op_int},         {'L', &Machine::op_long},
+    {'J', &Machine::op_bin_int},     {'K', &Machine::op_bin_int1},
+    {'M', &Machine::op_bin_int2},    {0x8A, &Machine::op_long1},
+    {0x8B, &Machine::op_long4},      {'F', &Machine::op_float},
+    {'G', &Machine::op_bin_float},   {'S', &Machine::op_string},
+    {'T', &Machine::op_text4},       {'U', &Machine::op_text1},
+    {'V', &Machine::op_unicode},     {'X', &Machine::op_text4},
+    {0x8C, &Machine::op_text1},      {0x8D, &Machine::op_text8},
+    {'B', &Machine::op_bytes4},      {'C', &Machine::op_bytes1},
+    {0x8E, &Machine::op_bytes8},     {0x96, &Machine::op_bytes8},
+    {')', &Machine::op_empty_tuple}, {']', &Machine::op_empty_list},
+    {'}', &Machine::op_empty_dict},  {0x8F, &Machine::op_empty_set},
+    {'t', &Machine::op_tuple},       {'l', &Machine::op_list},
+    {'d', &Machine::op_dict},        {0x91, &Machine::op_frozen_set},
+    {0x85, &Machine::op_tuple1},     {0x86, &Machine::op_tuple2},
+    {0x87, &Machine::op_tuple3},     {'a', &Machine::op_append},
+    {'e', &Machine::op_appends},     {0x90, &Machine::op_appends},
+    {'s', &Machine::op_set_item},    {'u', &Machine::op_set_items},
+    {'c', &Machine::op_global},      {0x93, &Machine::op_stack_global},
+    {0x82, &Machine::op_extension1}, {0x83, &Machine::op_extension2},
+    {0x84, &Machine::op_extension4}, {'R', &Machine::op_reduce},
+    {0x81, &Machine::op_new_object}, {0x92, &Machine::op_new_object_ex},
+    {'i', &Machine::op_inst},        {'o', &Machine::op_obj},
+    {'b', &Machine::op_build},       {'P', &Machine::op_persistent_text},
+    {'Q', &Machine::op_persistent},  {'p', &Machine::op_put},
+    {'q', &Machine::op_put1},        {'r', &Machine::op_put4},
+    {0x94, &Machine::op_memoize},    {'g', &Machine::op_get},
+    {'h', &Machine::op_get1},        {'j', &Machine::op_get4},
 }};
 
 std::array<void (Machine::*)(), 256> Machine::dispatch_table() {
@@ -211,12 +229,13 @@ Tree Machine::run() {
 }
 
 void Machine::fail(const std::string& what) const {
-  throw Error(ErrorCode::bad_input, label_ + ": pickle is damaged at byte " + std::to_string(opcode_at_) + " of " + std::to_string(input_.size()) + ": " + what);
+  throw Error(ErrorCode::bad_input,
+              label_ + ": pickle is damaged at byte " + std::to_string(opcode_at_) + " of " + std::to_string(input_.size()) + ": " + what);
 }
 
 void Machine::truncated() const {
-  throw Truncated(ErrorCode::bad_input, label_ + ": pickle is truncated: an item at byte " + std::to_string(opcode_at_) + " goes beyond its " +
-                                            std::to_string(input_.size()) + " bytes");
+  throw Truncated(ErrorCode::bad_input, label_ + ": pickle is truncated: an item at byte " + std::to_string(opcode_at_) +
+                                            " goes beyond its " + std::to_string(input_.size()) + " bytes");
 }
 
 const char* Machine::take(std::uint64_t bytes) {
@@ -231,7 +250,8 @@ template <class Number>
 Number Machine::number() {
   const char* from = take(sizeof(Number));
   std::make_unsigned_t<Number> value = 0;
-  for (std::size_t i = sizeof(Number); i-- > 0;) value = static_cast<std::make_unsigned_t<Number>>((std::uint64_t{value} << 8) | static_cast<unsigned char>(from[i]));
+  for (std::size_t i = sizeof(Number); i-- > 0;)
+    value = static_cast<std::make_unsigned_t<Number>>((std::uint64_t{value} << 8) | static_cast<unsigned char>(from[i]));
   return static_cast<Number>(value);
 }
 
@@ -279,7 +299,8 @@ void Machine::remember(std::uint64_t index) {
 }
 
 void Machine::recall(std::uint64_t index) {
-  if (index >= memo_.size() || memo_[static_cast<std::size_t>(index)] == nullptr) fail("memo entry " + std::to_string(index) + " was never made");
+  if (index >= memo_.size() || memo_[static_cast<std::size_t>(index)] == nullptr)
+    fail("memo entry " + std::to_string(index) + " was never made");
   push(memo_[static_cast<std::size_t>(index)]);
 }
 
@@ -323,8 +344,11 @@ Node* Machine::make_call(Kind kind, Node* callee, Node* args) {
 }
 
 Node* Machine::make_global(std::string_view module, std::string_view name) {
-  if (module == "__builtin__") module = "builtins";
-  if (module == "copy_reg") module = "copyreg";
+  if (protocol_ < 3) {
+    const QualifiedName now = python3_name(module, name);
+    module = now.module;
+    name = now.name;
+  }
   auto [place, is_new] = tree_.globals_.try_emplace({module, name}, Global{module, name, 0});
   if (is_new && classify_ != nullptr) place->second.tag = classify_(module, name);
   Node* node = make(Kind::global);
@@ -348,7 +372,8 @@ void Machine::append(Items& items, std::span<Node* const> more) {
 }
 
 Extra& Machine::extra_of(Node* node) {
-  const bool may_have = node->kind == Kind::call || node->kind == Kind::object || node->kind == Kind::persistent || node->kind == Kind::extension;
+  const bool may_have =
+      node->kind == Kind::call || node->kind == Kind::object || node->kind == Kind::persistent || node->kind == Kind::extension;
   if (!may_have) fail(describe(*node) + " can't be changed");
   if (node->extra == nullptr) {
     node->extra = static_cast<Extra*>(tree_.arena_.take(sizeof(Extra)));
@@ -379,8 +404,8 @@ void Machine::push_long(std::uint64_t size_bytes) {
 }
 
 void Machine::op_proto() {
-  const unsigned protocol = number<std::uint8_t>();
-  if (protocol > 5) fail("protocol " + std::to_string(protocol) + ", known are 0 to 5");
+  protocol_ = number<std::uint8_t>();
+  if (protocol_ > 5) fail("protocol " + std::to_string(protocol_) + ", known are 0 to 5");
 }
 
 void Machine::op_frame() {
@@ -548,9 +573,13 @@ void Machine::op_build() {
   extra.state = state;
 }
 
-void Machine::op_persistent_text() { add_persistent(make_text(Kind::text, line())); }
+void Machine::op_persistent_text() {
+  add_persistent(make_text(Kind::text, line()));
+}
 
-void Machine::op_persistent() { add_persistent(pop()); }
+void Machine::op_persistent() {
+  add_persistent(pop());
+}
 
 void Machine::add_persistent(Node* id) {
   Node* node = make_call(Kind::persistent, id, nullptr);
@@ -559,7 +588,8 @@ void Machine::add_persistent(Node* id) {
 }
 
 void Machine::op_buffer() {
-  throw Error(ErrorCode::unsupported, label_ + ": pickle has its data in buffers outside of it (pickle protocol 5), which no file of torch.save does");
+  throw Error(ErrorCode::unsupported,
+              label_ + ": pickle has its data in buffers outside of it (pickle protocol 5), which no file of torch.save does");
 }
 
 std::uint64_t Machine::decimal_index() {
@@ -568,6 +598,8 @@ std::uint64_t Machine::decimal_index() {
   return static_cast<std::uint64_t>(*value);
 }
 
-Tree read(std::span<const std::byte> input, const std::string& label, Classify classify) { return Machine(input, label, classify).run(); }
+Tree read(std::span<const std::byte> input, const std::string& label, Classify classify) {
+  return Machine(input, label, classify).run();
+}
 
 }  // namespace unshard::pickle

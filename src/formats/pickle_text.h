@@ -1,4 +1,5 @@
-// The text forms of protocol 0: quoted strings, raw-unicode-escape, decimal numbers (CPython Lib/pickletools.py: stringnl, unicodestringnl, decimalnl_*).
+// Texts in pickles: the forms of protocol 0: quoted strings, raw-unicode-escape, decimal numbers (CPython Lib/pickletools.py: stringnl,
+// unicodestringnl, decimalnl_*), and names of Python 2.
 #pragma once
 
 #include <cstdint>
@@ -16,5 +17,11 @@ namespace unshard::pickle {
 
 /// Local. A decimal number of 64 bits, with or without Python 2's final L; none for anything else.
 [[nodiscard]] std::optional<std::int64_t> decimal(std::string_view digits);
+
+struct QualifiedName {
+  std::string_view module, name;
+};
+/// Local. What Python 3 makes of a name in a pickle of protocol 0, 1 or 2: `__builtin__` is `builtins`, `commands` is `subprocess` …
+[[nodiscard]] QualifiedName python3_name(std::string_view module, std::string_view name);
 
 }  // namespace unshard::pickle

@@ -1,8 +1,9 @@
 // DTensor and ShardedTensor: what their pickled states say, from torch 1.13 to 2.13. Where the attributes come from:
 //   DTensor          torch/distributed/tensor/_api.py: state (None or dict, slots {_local_tensor, _spec})
 //   DTensorSpec      torch/distributed/tensor/_dtensor_spec.py: mesh, placements, tensor_meta, shard_order
-//   DeviceMesh       torch/distributed/device_mesh.py: up to 2.9 `mesh` (an int tensor), then `_layout` over `_rank_map`; `_coordinate_on_dim` in all of them
-//   ShardedTensor    torch/distributed/_shard/sharded_tensor/api.py (__getstate__): (local shards, metadata, process group, sharding spec, init_rrefs)
+//   DeviceMesh       torch/distributed/device_mesh.py: up to 2.9 `mesh` (an int tensor), then `_layout` over `_rank_map`;
+//   `_coordinate_on_dim` in all of them ShardedTensor    torch/distributed/_shard/sharded_tensor/api.py (__getstate__): (local shards,
+//   metadata, process group, sharding spec, init_rrefs)
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +18,9 @@ using pickle::Node;
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::bad_input, what); }
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::bad_input, what);
+}
 
 /// An attribute of a pickled state: a dict, or (dict or None, slots).
 const Node* in_state(const Node* state, std::string_view name) {
@@ -30,7 +33,9 @@ const Node* in_state(const Node* state, std::string_view name) {
   return nullptr;
 }
 
-const Node* attribute(const Node& object, std::string_view name) { return in_state(object.state(), name); }
+const Node* attribute(const Node& object, std::string_view name) {
+  return in_state(object.state(), name);
+}
 
 const Node& require(const Node* node, const char* what) {
   if (node == nullptr) refuse(std::string("its ") + what + " is missing");
@@ -38,7 +43,8 @@ const Node& require(const Node* node, const char* what) {
 }
 
 std::vector<std::uint64_t> naturals(const Node& list, const char* what) {
-  if (list.kind != Kind::tuple && list.kind != Kind::list) refuse(std::string(what) + " is " + pickle::describe(list) + ", expected a tuple");
+  if (list.kind != Kind::tuple && list.kind != Kind::list)
+    refuse(std::string(what) + " is " + pickle::describe(list) + ", expected a tuple");
   std::vector<std::uint64_t> numbers;
   numbers.reserve(list.elements().size());
   for (const Node* item : list.elements()) numbers.push_back(natural(*item, what));
@@ -50,7 +56,8 @@ std::uint64_t dimension(const Node& node, std::size_t rank) {
   if (node.kind != Kind::integer) refuse("a placement's dimension is " + pickle::describe(node) + ", expected a number");
   const auto count = static_cast<std::int64_t>(rank);
   const std::int64_t dim = node.integer < 0 ? node.integer + count : node.integer;
-  if (node.integer < -count || dim >= count) refuse("it is sharded along dimension " + std::to_string(node.integer) + " of " + std::to_string(rank));
+  if (node.integer < -count || dim >= count)
+    refuse("it is sharded along dimension " + std::to_string(node.integer) + " of " + std::to_string(rank));
   return static_cast<std::uint64_t>(dim);
 }
 
@@ -62,7 +69,8 @@ Placement placement_of(const Node& node, std::size_t rank) {
     placement.kind = Placement::Kind::partial;
     return placement;
   }
-  if (name != TorchName::shard && name != TorchName::strided_shard) throw Unreadable("one of its placements is " + pickle::describe(node) + ", which is not known");
+  if (name != TorchName::shard && name != TorchName::strided_shard)
+    throw Unreadable("one of its placements is " + pickle::describe(node) + ", which is not known");
   placement.dim = dimension(require(attribute(node, "dim"), "placement's dimension"), rank);
   placement.kind = name == TorchName::shard ? Placement::Kind::shard : Placement::Kind::strided_shard;
   if (placement.kind == Placement::Kind::strided_shard) {
@@ -72,7 +80,8 @@ Placement placement_of(const Node& node, std::size_t rank) {
   return placement;
 }
 
-/// Mesh dimensions in the order in which they cut, from ShardOrderEntry(tensor_dim, mesh_dims) tuples; empty for the usual order, left to right.
+/// Mesh dimensions in the order in which they cut, from ShardOrderEntry(tensor_dim, mesh_dims) tuples; empty for the usual order, left to
+/// right.
 std::vector<std::uint64_t> shard_order_of(const Node* order, const std::vector<Placement>& placements) {
   std::vector<std::uint64_t> dims;
   if (order == nullptr || order->kind == Kind::none) return dims;
@@ -83,7 +92,8 @@ std::vector<std::uint64_t> shard_order_of(const Node* order, const std::vector<P
     const auto mesh_dims = naturals(*fields[1], "its shard order");
     usual = usual && std::is_sorted(mesh_dims.begin(), mesh_dims.end());
     for (const std::uint64_t dim : mesh_dims) {
-      if (dim >= placements.size() || std::find(dims.begin(), dims.end(), dim) != dims.end()) refuse("its shard order names mesh dimension " + std::to_string(dim) + " wrongly");
+      if (dim >= placements.size() || std::find(dims.begin(), dims.end(), dim) != dims.end())
+        refuse("its shard order names mesh dimension " + std::to_string(dim) + " wrongly");
       dims.push_back(dim);
     }
   }
@@ -116,7 +126,8 @@ void add_axis(Layout& layout, const Node& size, const Node& stride) {
 Layout layout_of(const Node& node) {
   Layout layout;
   if (const Node* axes = attribute(node, "axes")) {
-    for (const Node* axis : axes->elements()) add_axis(layout, require(attribute(*axis, "shape"), "mesh's shape"), require(attribute(*axis, "stride"), "mesh's stride"));
+    for (const Node* axis : axes->elements())
+      add_axis(layout, require(attribute(*axis, "shape"), "mesh's shape"), require(attribute(*axis, "stride"), "mesh's stride"));
     return layout;
   }
   const Node& shape = require(attribute(node, "shape"), "mesh's shape");
@@ -137,14 +148,16 @@ void TorchRebuilder::dtensor(const Rebuild& call, TorchEntry& entry) {
   StoredDTensor& made = entry.dtensor.emplace();
   made.global_shape = shape_of(*call.args[2], "its shape");
   const Node& spec = require(in_state(call.state, "_spec"), "DTensorSpec");
-  if (made_by(spec) != TorchName::dtensor_spec) throw Unreadable("its placement is stated by " + pickle::describe(spec) + ", which is not known");
+  if (made_by(spec) != TorchName::dtensor_spec)
+    throw Unreadable("its placement is stated by " + pickle::describe(spec) + ", which is not known");
   const Mesh& its_mesh = mesh(require(attribute(spec, "mesh"), "device mesh"));
   made.mesh_sizes = its_mesh.sizes;
   made.coordinate = its_mesh.coordinate;
   made.outside_mesh = its_mesh.outside;
   const Node& placements = require(attribute(spec, "placements"), "list of placements");
   if (placements.elements().size() != its_mesh.sizes.size()) {
-    refuse("it has " + std::to_string(placements.elements().size()) + " placements on a mesh of " + std::to_string(its_mesh.sizes.size()) + " dimensions");
+    refuse("it has " + std::to_string(placements.elements().size()) + " placements on a mesh of " + std::to_string(its_mesh.sizes.size()) +
+           " dimensions");
   }
   made.placements.reserve(placements.elements().size());
   for (const Node* placement : placements.elements()) made.placements.push_back(placement_of(*placement, made.global_shape.size()));
@@ -182,8 +195,9 @@ TorchRebuilder::Mesh TorchRebuilder::read_mesh(const Node& node) {
     made.coordinate = naturals(*coordinate, "its place in the mesh");
   }
   if (made.outside) return made;
-  const bool fits = made.coordinate.size() == made.sizes.size() &&
-                    std::equal(made.sizes.begin(), made.sizes.end(), made.coordinate.begin(), [](std::uint64_t size, std::uint64_t at) { return at < size; });
+  const bool fits =
+      made.coordinate.size() == made.sizes.size() && std::equal(made.sizes.begin(), made.sizes.end(), made.coordinate.begin(),
+                                                                [](std::uint64_t size, std::uint64_t at) { return at < size; });
   if (!fits) refuse("its place in the mesh lies outside of it");
   return made;
 }
@@ -223,8 +237,10 @@ std::optional<TorchRebuilder::Numbers> TorchRebuilder::mesh_ranks(const Node& no
 TorchRebuilder::Numbers TorchRebuilder::read_integers(const StoredTensor& tensor) {
   constexpr std::uint64_t most_bytes = 8 << 20;
   const std::uint64_t count = volume(tensor.shape), size = info(tensor.dtype).size_bytes;
-  if (tensor.dtype != DType::i32 && tensor.dtype != DType::i64) refuse("a mesh's ranks are of type " + std::string(info(tensor.dtype).name));
-  if (tensor.record_bytes > most_bytes || count > most_bytes) refuse("a mesh has a list of ranks of " + std::to_string(tensor.record_bytes) + " bytes");
+  if (tensor.dtype != DType::i32 && tensor.dtype != DType::i64)
+    refuse("a mesh's ranks are of type " + std::string(info(tensor.dtype).name));
+  if (tensor.record_bytes > most_bytes || count > most_bytes)
+    refuse("a mesh has a list of ranks of " + std::to_string(tensor.record_bytes) + " bytes");
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.record_bytes));
   file_.read_at(tensor.record_position, bytes);
   Numbers numbers;
@@ -251,17 +267,20 @@ void TorchRebuilder::sharded_tensor(const Rebuild& call, TorchEntry& entry) cons
   if (torch_name(dtype) != TorchName::dtype) throw Unreadable("its element type is " + pickle::describe(*call.args[1]));
   made.dtype = torch_dtype(dtype);
   const auto state = call.state->elements();
-  if (state.size() != 5 || state[0]->kind != Kind::list) refuse("a ShardedTensor's state has " + std::to_string(state.size()) + " parts, expected 5");
+  if (state.size() != 5 || state[0]->kind != Kind::list)
+    refuse("a ShardedTensor's state has " + std::to_string(state.size()) + " parts, expected 5");
   for (const Node* shard : state[0]->elements()) {
     made.shards.push_back(local_shard(*shard));
     const auto& added = made.shards.back();
     if (!inside(Box{added.offset, added.extent}, made.global_shape)) {
-      refuse("a shard at " + to_string(added.offset) + " of shape " + to_string(added.extent) + " leaves the tensor's shape " + to_string(made.global_shape));
+      refuse("a shard at " + to_string(added.offset) + " of shape " + to_string(added.extent) + " leaves the tensor's shape " +
+             to_string(made.global_shape));
     }
     if (added.tensor.dtype != made.dtype) refuse("a shard is of another element type than the tensor");
   }
   const Node* world_size = attribute(*state[2], "global_world_size");
-  if (world_size != nullptr) made.world_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(natural(*world_size, "the number of ranks"), UINT32_MAX));
+  if (world_size != nullptr)
+    made.world_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(natural(*world_size, "the number of ranks"), UINT32_MAX));
 }
 
 StoredShardedTensor::LocalShard TorchRebuilder::local_shard(const Node& node) const {

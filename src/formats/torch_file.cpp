@@ -1,4 +1,5 @@
-// What the first bytes of a file say, and the zip container of torch.save since 1.6 (torch/serialization.py, caffe2/serialize/inline_container.cc):
+// What the first bytes of a file say, and the zip container of torch.save since 1.6 (torch/serialization.py,
+// caffe2/serialize/inline_container.cc):
 //
 //   <folder>/data.pkl     the objects; a tensor is a call of a rebuild function on a persistent id that names a storage
 //   <folder>/byteorder    "little" or "big"; absent before 2.1: little
@@ -24,7 +25,9 @@ namespace {
 
 constexpr std::uint64_t most_pickle_bytes = std::uint64_t{1} << 30;
 
-[[noreturn]] void fail(const std::string& label, const std::string& what, ErrorCode code = ErrorCode::bad_input) { throw Error(code, label + ": " + what); }
+[[noreturn]] void fail(const std::string& label, const std::string& what, ErrorCode code = ErrorCode::bad_input) {
+  throw Error(code, label + ": " + what);
+}
 
 /// Known things that a file may be instead, by its first bytes.
 struct Stranger {
@@ -61,7 +64,8 @@ std::string hexadecimal(std::string_view bytes) {
   if (head.size() > 9 && head[8] == '{') fail(label, "is a safetensors file, not one of torch.save");
   constexpr std::size_t tar_mark_at = 257;
   if (head.size() >= tar_mark_at + 5 && head.substr(tar_mark_at, 5) == "ustar") {
-    fail(label, "is a tar archive, the format of torch.save before 0.1.10; load it with an old PyTorch and save it again", ErrorCode::unsupported);
+    fail(label, "is a tar archive, the format of torch.save before 0.1.10; load it with an old PyTorch and save it again",
+         ErrorCode::unsupported);
   }
   fail(label, "is no file of torch.save: its " + std::to_string(size_bytes) + " bytes begin with " + hexadecimal(head.substr(0, 8)));
 }
@@ -79,7 +83,8 @@ std::vector<std::byte> read_record(File& file, const ZipRecord& record, const st
 bool is_big_endian(File& file, const ZipRecord* record, const std::string& label) {
   constexpr std::uint64_t most_bytes = 16;
   if (record == nullptr) return false;
-  if (record->size_bytes > most_bytes) fail(label, "record 'byteorder' has " + std::to_string(record->size_bytes) + " bytes, expected 'little' or 'big'");
+  if (record->size_bytes > most_bytes)
+    fail(label, "record 'byteorder' has " + std::to_string(record->size_bytes) + " bytes, expected 'little' or 'big'");
   const auto bytes = read_record(file, *record, label);
   const std::string_view order(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (order != "little" && order != "big") fail(label, "record 'byteorder' says '" + printable(order) + "', expected 'little' or 'big'");
@@ -91,20 +96,38 @@ std::vector<StorageRecord> storages_in(const ZipDirectory& directory) {
   std::vector<StorageRecord> storages;
   storages.reserve(directory.records().size());
   for (const ZipRecord& record : directory.records()) {
-    if (record.name.starts_with(prefix)) storages.push_back({record.name.substr(prefix.size()), record.position, record.size_bytes, record.crc, record.crc != 0});
+    if (record.name.starts_with(prefix))
+      storages.push_back({record.name.substr(prefix.size()), record.position, record.size_bytes, record.crc, record.crc != 0});
   }
   return storages;
+}
+
+void refuse_compressed(const ZipDirectory& directory, const std::string& label) {
+  for (const ZipRecord& record : directory.records()) {
+    if (record.method != 0) {
+      fail(label,
+           "record '" + printable(record.name) + "' is compressed (zip method " + std::to_string(record.method) +
+               "); unpack the archive and pack it again without compression (zip -0 -r)",
+           ErrorCode::unsupported);
+    }
+  }
 }
 
 PickledFile read_zip_container(File& file, std::uint64_t position, std::uint64_t length, const std::string& label) {
   PickledFile read;
   read.directory = ZipDirectory::read(file, position, length, label);
   if (read.directory.find("constants.pkl") != nullptr) {
-    fail(label, "is a TorchScript archive (record 'constants.pkl'), a program and not a state dict; save the module's state_dict() instead", ErrorCode::unsupported);
+    fail(label, "is a TorchScript archive (record 'constants.pkl'), a program and not a state dict; save the module's state_dict() instead",
+         ErrorCode::unsupported);
   }
+  refuse_compressed(read.directory, label);
   const ZipRecord* record = read.directory.find("data.pkl");
   if (record == nullptr) fail(label, "is a zip archive but none of torch.save: it has no record 'data.pkl'");
-  if (record->size_bytes > most_pickle_bytes) fail(label, "record 'data.pkl' has " + std::to_string(record->size_bytes) + " bytes, at most " + std::to_string(most_pickle_bytes) + " are supported", ErrorCode::unsupported);
+  if (record->size_bytes > most_pickle_bytes)
+    fail(label,
+         "record 'data.pkl' has " + std::to_string(record->size_bytes) + " bytes, at most " + std::to_string(most_pickle_bytes) +
+             " are supported",
+         ErrorCode::unsupported);
   read.buffer = read_record(file, *record, label);
   read.buffer_position = record->position;
   read.big_endian = is_big_endian(file, read.directory.find("byteorder"), label);
@@ -116,7 +139,8 @@ PickledFile read_zip_container(File& file, std::uint64_t position, std::uint64_t
 /// A file of pickle.dump: its tensors carry their storages inside the pickle.
 PickledFile read_bare_pickle(File& file, const std::string& label) {
   constexpr std::uint64_t most_bytes = 256 << 20;
-  if (file.size() > most_bytes) fail(label, "is a plain pickle of " + std::to_string(file.size()) + " bytes; save it with torch.save", ErrorCode::unsupported);
+  if (file.size() > most_bytes)
+    fail(label, "is a plain pickle of " + std::to_string(file.size()) + " bytes; save it with torch.save", ErrorCode::unsupported);
   PickledFile read;
   read.buffer.resize(static_cast<std::size_t>(file.size()));
   file.read_at(0, read.buffer);

@@ -1,5 +1,5 @@
-// A file written by torch.save (zip container, or the legacy stream): every tensor in it with the place of its bytes, and every other object as inert, named data.
-// Nothing is executed, looked up or imported.
+// A file written by torch.save (zip container, or the legacy stream): every tensor in it with the place of its bytes, and every other
+// object as inert, named data. Nothing is executed, looked up or imported.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct Placement {
 struct StoredDTensor {
   Shape global_shape;
   StoredTensor local;
-  std::vector<Placement> placements;       ///< one per mesh dimension
+  std::vector<Placement> placements;  ///< one per mesh dimension
   std::vector<std::uint64_t> mesh_sizes;
   std::vector<std::uint64_t> coordinate;   ///< of the saving rank in the mesh; empty: the rank is outside the mesh (no data)
   std::vector<std::uint64_t> shard_order;  ///< mesh dimensions in the order in which they were applied; empty: left to right

@@ -1,10 +1,12 @@
-// torch/serialization.py (_legacy_save, _legacy_load), torch/csrc/serialization.cpp (THPStorage_writeFileRaw). Without an index, one after another:
+// torch/serialization.py (_legacy_save, _legacy_load), torch/csrc/serialization.cpp (THPStorage_writeFileRaw). Without an index, one after
+// another:
 //
 //   pickle of the magic number 0x1950a86a20f9469cfc6c, pickle of 1001, pickle of {protocol_version, little_endian, type_sizes},
 //   pickle of the object, pickle of the sorted list of storage keys,
 //   and for each key in that order: number of elements (int64), the elements; always little-endian
 //
-// The size of an element is that of the storage type in the key's first persistent id, so the object must be read before the storages can be found.
+// The size of an element is that of the storage type in the key's first persistent id, so the object must be read before the storages can
+// be found.
 #include "formats/torch_legacy.h"
 
 #include <algorithm>
@@ -25,7 +27,9 @@ namespace {
 
 constexpr std::array<unsigned char, 15> magic{0x80, 0x02, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19, 0x2E};
 
-[[noreturn]] void fail(const std::string& label, const std::string& what) { throw Error(ErrorCode::bad_input, label + ": " + what); }
+[[noreturn]] void fail(const std::string& label, const std::string& what) {
+  throw Error(ErrorCode::bad_input, label + ": " + what);
+}
 
 /// The five pickles.
 struct Pickles {
@@ -42,7 +46,8 @@ Pickles read_pickles(std::span<const std::byte> bytes, const std::string& label)
     return tree;
   };
   const pickle::Tree version = next();
-  if (version.root().kind != Kind::integer || version.root().integer != 1001) fail(label, "legacy torch.save stream of version " + pickle::describe(version.root()) + ", expected 1001");
+  if (version.root().kind != Kind::integer || version.root().integer != 1001)
+    fail(label, "legacy torch.save stream of version " + pickle::describe(version.root()) + ", expected 1001");
   const pickle::Tree system = next();
   pickle::Tree object = next();
   pickle::Tree keys = next();
@@ -63,7 +68,8 @@ class ElementSizes {
   }
   /// As the key's first id says; none for a key without one.
   [[nodiscard]] std::optional<std::uint64_t> find(std::string_view key) const {
-    const auto place = std::lower_bound(sizes_.begin(), sizes_.end(), key, [](const Row& row, std::string_view wanted) { return row.key < wanted; });
+    const auto place =
+        std::lower_bound(sizes_.begin(), sizes_.end(), key, [](const Row& row, std::string_view wanted) { return row.key < wanted; });
     if (place == sizes_.end() || place->key != key) return std::nullopt;
     return place->bytes;
   }
@@ -88,17 +94,20 @@ std::vector<StorageRecord> find_storages(const Pickles& pickles, std::uint64_t s
     const std::string name = "storage '" + printable(key->view()) + "'";
     const auto element_bytes = sizes.find(key->view());
     if (!key->is_text() || !element_bytes) fail(label, name + " is listed but belongs to no tensor");
-    if (!range_fits(at, 8, stream_bytes)) fail(label, "is truncated: " + name + " should begin at byte " + std::to_string(at) + " of " + std::to_string(stream_bytes));
+    if (!range_fits(at, 8, stream_bytes))
+      fail(label, "is truncated: " + name + " should begin at byte " + std::to_string(at) + " of " + std::to_string(stream_bytes));
     const std::uint64_t count = count_at(at);
     const auto size_bytes = checked_multiply(count, *element_bytes);
     if (!size_bytes || !range_fits(at + 8, *size_bytes, stream_bytes)) {
-      fail(label, "is truncated: " + name + " of " + std::to_string(count) + " elements at byte " + std::to_string(at + 8) + " goes beyond the " + std::to_string(stream_bytes) + " bytes");
+      fail(label, "is truncated: " + name + " of " + std::to_string(count) + " elements at byte " + std::to_string(at + 8) +
+                      " goes beyond the " + std::to_string(stream_bytes) + " bytes");
     }
     records.push_back({key->view(), at + 8, *size_bytes, 0, false});
     at += 8 + *size_bytes;
   }
   std::sort(records.begin(), records.end(), [](const StorageRecord& a, const StorageRecord& b) { return a.key < b.key; });
-  const auto twice = std::adjacent_find(records.begin(), records.end(), [](const StorageRecord& a, const StorageRecord& b) { return a.key == b.key; });
+  const auto twice =
+      std::adjacent_find(records.begin(), records.end(), [](const StorageRecord& a, const StorageRecord& b) { return a.key == b.key; });
   if (twice != records.end()) fail(label, "storage '" + printable(twice->key) + "' is listed twice");
   return records;
 }

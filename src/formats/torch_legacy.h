@@ -18,8 +18,8 @@ namespace unshard {
 /// Local. Throws Error(bad_input | unsupported) whose text starts with `label`.
 [[nodiscard]] PickledFile read_legacy_stream(File& file, const std::string& label);
 
-/// Local. The stream of one bare storage that lies in `bytes`, which is at `position` of the file (torch.storage._load_from_bytes). Throws Error(bad_input) or
-/// Unreadable; neither text names a file.
+/// Local. The stream of one bare storage that lies in `bytes`, which is at `position` of the file (torch.storage._load_from_bytes). Throws
+/// Error(bad_input) or Unreadable; neither text names a file.
 [[nodiscard]] Storage storage_in_legacy_stream(std::span<const std::byte> bytes, std::uint64_t position);
 
 }  // namespace unshard

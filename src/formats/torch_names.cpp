@@ -1,6 +1,6 @@
-// Where the names come from: torch/_utils.py, torch/_tensor.py, torch/storage.py, torch/distributed/tensor/, torch/distributed/_shard/. The classes of
-// torch.distributed have moved between modules from 2.0 on (`_tensor.api`, `tensor`, `_tensor.placement_types` …), so they are known by name below that package;
-// storages moved too and are known by name anywhere.
+// Where the names come from: torch/_utils.py, torch/_tensor.py, torch/storage.py, torch/distributed/tensor/, torch/distributed/_shard/. The
+// classes of torch.distributed have moved between modules from 2.0 on (`_tensor.api`, `tensor`, `_tensor.placement_types` …), so they are
+// known by name below that package; storages moved too and are known by name anywhere.
 #include "formats/torch_names.h"
 
 #include <algorithm>
@@ -80,15 +80,18 @@ struct StorageRow {
   DType dtype;
 };
 constexpr std::array storage_rows{
-    StorageRow{"Float", DType::f32},          StorageRow{"BFloat16", DType::bf16},      StorageRow{"Half", DType::f16},  StorageRow{"Double", DType::f64},
-    StorageRow{"Long", DType::i64},           StorageRow{"Int", DType::i32},            StorageRow{"Short", DType::i16}, StorageRow{"Char", DType::i8},
-    StorageRow{"Byte", DType::u8},            StorageRow{"Bool", DType::boolean},       StorageRow{"ComplexFloat", DType::c64},
-    StorageRow{"ComplexDouble", DType::c128},
+    StorageRow{"Float", DType::f32},    StorageRow{"BFloat16", DType::bf16},    StorageRow{"Half", DType::f16},
+    StorageRow{"Double", DType::f64},   StorageRow{"Long", DType::i64},         StorageRow{"Int", DType::i32},
+    StorageRow{"Short", DType::i16},    StorageRow{"Char", DType::i8},          StorageRow{"Byte", DType::u8},
+    StorageRow{"Bool", DType::boolean}, StorageRow{"ComplexFloat", DType::c64}, StorageRow{"ComplexDouble", DType::c128},
 };
 
-constexpr std::array foreign_dtypes{"qint8", "quint8", "qint32", "quint4x2", "quint2x4", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2"};
+constexpr std::array foreign_dtypes{"qint8", "quint8", "qint32",  "quint4x2", "quint2x4",
+                                    "bits8", "bits16", "bits1x8", "bits2x4",  "bits4x2"};
 
-std::uint16_t tag_of(TorchName name, DType dtype = DType{}) { return static_cast<std::uint16_t>((static_cast<unsigned>(name) << 8) | static_cast<unsigned>(dtype)); }
+std::uint16_t tag_of(TorchName name, DType dtype = DType{}) {
+  return static_cast<std::uint16_t>((static_cast<unsigned>(name) << 8) | static_cast<unsigned>(dtype));
+}
 
 std::optional<std::uint16_t> find_row(std::span<const Row> table, std::string_view module, std::string_view name) {
   for (const Row& row : table) {

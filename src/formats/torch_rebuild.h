@@ -1,4 +1,5 @@
-// From the nodes of a pickle to tensors: what torch's rebuild functions would make of their arguments, as descriptions of bytes in the file.
+// From the nodes of a pickle to tensors: what torch's rebuild functions would make of their arguments, as descriptions of bytes in the
+// file.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +36,12 @@ class TorchRebuilder {
   /// Whether a call or object stands for a tensor, readable or not. Local, pure.
   [[nodiscard]] static bool is_tensor(const pickle::Node& node);
 
-  /// Local. Fills kind, tensor, dtensor and sharded of `entry`. Throws Unreadable with the reason when the tensor can't be had, Error(bad_input) when the file
-  /// lies about it; neither text names file or tensor. May read a mesh's few ranks.
+  /// Local. Fills kind, tensor, dtensor and sharded of `entry`. Throws Unreadable with the reason when the tensor can't be had,
+  /// Error(bad_input) when the file lies about it; neither text names file or tensor. May read a mesh's few ranks.
   void rebuild(const pickle::Node& node, TorchEntry& entry);
 
-  /// The class of a subclass of Tensor whose name is not known, or empty: its data was taken as that of a plain tensor. Of the last call of rebuild.
+  /// The class of a subclass of Tensor whose name is not known, or empty: its data was taken as that of a plain tensor. Of the last call of
+  /// rebuild.
   [[nodiscard]] const std::string& unknown_class() const { return unknown_class_; }
 
  private:
@@ -89,6 +91,7 @@ class TorchRebuilder {
 [[nodiscard]] Shape shape_of(const pickle::Node& node, const char* what);
 
 /// Local, pure. Checked against `record`; overflow-safe. Throws Error(bad_input).
-[[nodiscard]] StoredTensor checked_view(const StorageRecord& record, DType dtype, std::uint64_t offset, const Shape& shape, const Shape& strides);
+[[nodiscard]] StoredTensor checked_view(const StorageRecord& record, DType dtype, std::uint64_t offset, const Shape& shape,
+                                        const Shape& strides);
 
 }  // namespace unshard

@@ -25,7 +25,8 @@ struct StorageRecord {
 /// Storages by key.
 class StorageTable {
  public:
-  /// The records are sorted here unless they are already, by length of key, then key. A key that occurs twice must have been refused before.
+  /// The records are sorted here unless they are already, by length of key, then key. A key that occurs twice must have been refused
+  /// before.
   explicit StorageTable(std::vector<StorageRecord> records = {});
   [[nodiscard]] const StorageRecord* find(std::string_view key) const;
 
@@ -40,7 +41,8 @@ struct Storage {
   bool untyped = false;  ///< the tensor states the element type
 };
 
-/// What a persistent id of torch.save says: ('storage', type, key, location, elements) and, in the legacy stream, a view (key, offset, elements) or None.
+/// What a persistent id of torch.save says: ('storage', type, key, location, elements) and, in the legacy stream, a view (key, offset,
+/// elements) or None.
 struct StorageId {
   std::string_view key;
   std::uint64_t elements = 0;

@@ -1,5 +1,5 @@
-// Shared and cyclic values are legal in a pickle, so a small file can describe an endless tree: the walk is bounded in depth, in steps and in the bytes of
-// the names that it makes. Nothing here recurses.
+// Shared and cyclic values are legal in a pickle, so a small file can describe an endless tree: the walk is bounded in depth, in steps and
+// in the bytes of the names that it makes. Nothing here recurses.
 #include "formats/torch_walk.h"
 
 #include <algorithm>
@@ -21,18 +21,24 @@ namespace {
 std::string key_text(const Node& key) {
   switch (key.kind) {
     case Kind::text:
-    case Kind::bytes: return std::string(key.view());
-    case Kind::tuple: return "(…)";
-    default: return pickle::describe(key);
+    case Kind::bytes:
+      return std::string(key.view());
+    case Kind::tuple:
+      return "(…)";
+    default:
+      return pickle::describe(key);
   }
 }
 
-bool is_sequence(const Node& node) { return node.kind == Kind::list || node.kind == Kind::tuple; }
+bool is_sequence(const Node& node) {
+  return node.kind == Kind::list || node.kind == Kind::tuple;
+}
 
 /// A dict, or one of the dicts of `collections` as pickle builds them: empty, then filled.
 bool is_mapping(const Node& node) {
   if (node.kind == Kind::dict) return true;
-  return node.kind == Kind::call && ((made_by(node) == TorchName::ordered_dict && node.args().empty()) || (made_by(node) == TorchName::default_dict && node.args().size() <= 1));
+  return node.kind == Kind::call && ((made_by(node) == TorchName::ordered_dict && node.args().empty()) ||
+                                     (made_by(node) == TorchName::default_dict && node.args().size() <= 1));
 }
 
 /// Whether `node` says nothing that a user must know of: a number, a text, a torch.Size …
@@ -43,27 +49,32 @@ bool is_plain(const Node& node) {
     case Kind::call:
     case Kind::object: {
       const TorchName name = torch_name(tag);
-      return name == TorchName::plain_data || name == TorchName::size || name == TorchName::dtype || name == TorchName::foreign_dtype || name == TorchName::encode ||
-             name == TorchName::tensor_class || (node.kind == Kind::global && name != TorchName::other);
+      return name == TorchName::plain_data || name == TorchName::size || name == TorchName::dtype || name == TorchName::foreign_dtype ||
+             name == TorchName::encode || name == TorchName::tensor_class || (node.kind == Kind::global && name != TorchName::other);
     }
     case Kind::persistent:
-    case Kind::extension: return false;
-    default: return true;
+    case Kind::extension:
+      return false;
+    default:
+      return true;
   }
 }
 
 class Walk {
  public:
   Walk(File& file, const PickledFile& pickled, const std::string& label, std::optional<std::uint32_t> rank)
-      : label_(label), rebuilder_(file, pickled, rank), steps_left_(pickled.tree->size_bytes() * 8 + 1024), name_bytes_left_(pickled.tree->size_bytes() * 64 + (16 << 20)) {}
+      : label_(label),
+        rebuilder_(file, pickled, rank),
+        steps_left_(pickled.tree->size_bytes() * 8 + 1024),
+        name_bytes_left_(pickled.tree->size_bytes() * 64 + (16 << 20)) {}
   TorchContents run(const Node& root);
 
  private:
   struct Frame {
     const Node* container;
     std::span<const Node* const> items;
-    std::size_t next;          ///< in items
-    std::size_t path_bytes;    ///< of the container's own path
+    std::size_t next;        ///< in items
+    std::size_t path_bytes;  ///< of the container's own path
   };
 
   [[noreturn]] void fail(const std::string& what) const { throw Error(ErrorCode::bad_input, label_ + ": " + what); }
@@ -165,8 +176,8 @@ void Walk::note(const std::string& what) {
   contents_.objects.push_back({0, path_, what});
 }
 
-/// The names of calls and objects inside an object that is not descended into: what would run or be imported if it were loaded. Each node is looked at
-/// once, however many objects share it, and a few names per object are enough.
+/// The names of calls and objects inside an object that is not descended into: what would run or be imported if it were loaded. Each node
+/// is looked at once, however many objects share it, and a few names per object are enough.
 void Walk::note_names_in(const Node& node) {
   constexpr std::size_t most_names = 16;
   std::set<std::string> names{pickle::describe(node)};
@@ -177,7 +188,8 @@ void Walk::note_names_in(const Node& node) {
   while (!open.empty()) {
     const Node& at = *open.back();
     open.pop_back();
-    const bool named = (at.kind == Kind::call || at.kind == Kind::object) && !is_plain(at) && !is_mapping(at) && !TorchRebuilder::is_tensor(at);
+    const bool named =
+        (at.kind == Kind::call || at.kind == Kind::object) && !is_plain(at) && !is_mapping(at) && !TorchRebuilder::is_tensor(at);
     if (named && names.size() < most_names && names.insert(pickle::describe(at)).second) note(pickle::describe(at));
     for (const auto inner_nodes : {at.elements(), at.pairs(), at.args(), at.appended()}) {
       for (const Node* inner : inner_nodes) look_at(inner);

@@ -5,11 +5,11 @@
 //   zip64 end record (56 bytes), zip64 locator (20 bytes): torch always writes them
 //   end record (22 bytes + comment)
 //
-// torch's local headers state neither size nor CRC, and pad the data to a multiple of 64 with an extra field; so sizes come from the central directory, and the
-// place of the data from the two lengths in the local header. Every record lies in one folder.
+// torch's local headers state neither size nor CRC, and pad the data to a multiple of 64 with an extra field; so sizes come from the
+// central directory, and the place of the data from the two lengths in the local header. Every record lies in one folder.
 //
-// A scanner and a loader that read different things from one file are an old trick: what the two headers say of one record must agree, records must
-// not overlap, nothing may lie outside, and a name may occur once.
+// A scanner and a loader that read different things from one file are an old trick: what the two headers say of one record must agree,
+// records must not overlap, nothing may lie outside, and a name may occur once.
 #include "formats/zip_directory.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::uint64_t local_bytes = 30, central_bytes = 46, end_bytes = 22, end64_bytes = 56, locator_bytes = 20;
 constexpr std::uint64_t most_comment_bytes = 65535;
-constexpr std::uint32_t local_signature = 0x04034B50, central_signature = 0x02014B50, end_signature = 0x06054B50, end64_signature = 0x06064B50,
-                        locator_signature = 0x07064B50;
+constexpr std::uint32_t local_signature = 0x04034B50, central_signature = 0x02014B50, end_signature = 0x06054B50,
+                        end64_signature = 0x06064B50, locator_signature = 0x07064B50;
 constexpr std::uint32_t saturated = 0xFFFFFFFF;
 constexpr std::uint16_t flag_encrypted = 0x0001, flag_descriptor = 0x0008, flag_masked = 0x2000;
 
@@ -34,7 +34,8 @@ constexpr std::uint16_t flag_encrypted = 0x0001, flag_descriptor = 0x0008, flag_
 /// Reads one archive. Positions are relative to the archive, until a record is handed out.
 class ZipReader {
  public:
-  ZipReader(File& file, std::uint64_t position, std::uint64_t length, const std::string& label) : file_(file), base_(position), length_(length), label_(label) {}
+  ZipReader(File& file, std::uint64_t position, std::uint64_t length, const std::string& label)
+      : file_(file), base_(position), length_(length), label_(label) {}
   ZipDirectory run();
 
  private:
@@ -66,10 +67,10 @@ class ZipReader {
   void parse_directory(const End& end);
   std::size_t parse_entry(std::size_t at, Entry& entry) const;
   void apply_zip64_field(std::span<const std::byte> extra, std::uint64_t& packed_bytes, Entry& entry) const;
-  void check_kind(const Entry& entry, std::uint16_t method) const;
+  void check_flags(const Entry& entry) const;
   void split_names();
   void locate(const End& end);
-  void check_local_header(Entry& entry, std::uint64_t limit);
+  void check_local_header(Entry& entry, std::span<const std::byte> header, std::uint64_t limit, bool last) const;
   std::span<const std::byte> header_bytes(std::size_t index, std::uint64_t limit);
   std::uint64_t window_end(std::size_t index, std::uint64_t limit) const;
   void sort_records();
@@ -123,19 +124,21 @@ ZipReader::End ZipReader::read_end() {
     end.at = find_end();
   }
   if (end.at == length_) {
-    fail("is truncated: a zip archive of " + std::to_string(length_) + " bytes without the directory that belongs at its end; copy the file again");
+    fail("is truncated: a zip archive of " + std::to_string(length_) +
+         " bytes without the directory that belongs at its end; copy the file again");
   }
   if (end.at - tail_at_ < locator_bytes + end64_bytes && tail_at_ > 0) read_tail(length_ - end.at + locator_bytes + end64_bytes);
   const std::byte* classic = in_tail(end.at);
-  if (load_u16(classic + 4) != 0 || load_u16(classic + 6) != 0) fail("is one volume of a zip archive of several; join them", ErrorCode::unsupported);
+  if (load_u16(classic + 4) != 0 || load_u16(classic + 6) != 0)
+    fail("is one volume of a zip archive of several; join them", ErrorCode::unsupported);
   if (load_u16(classic + 8) != load_u16(classic + 10)) lies("the end record gives two numbers of records");
   end.count = load_u16(classic + 10);
   end.directory_bytes = load_u32(classic + 12);
   end.directory_at = load_u32(classic + 16);
   apply_end64(end, classic);
   if (!range_fits(end.directory_at, end.directory_bytes, end.at) || end.directory_at + end.directory_bytes != end.at) {
-    lies("its directory of " + std::to_string(end.directory_bytes) + " bytes at " + std::to_string(end.directory_at) + " does not end at " + std::to_string(end.at) +
-         ", where the end record begins");
+    lies("its directory of " + std::to_string(end.directory_bytes) + " bytes at " + std::to_string(end.directory_at) + " does not end at " +
+         std::to_string(end.at) + ", where the end record begins");
   }
   if (end.count > end.directory_bytes / central_bytes) {
     lies("its directory of " + std::to_string(end.directory_bytes) + " bytes can't hold " + std::to_string(end.count) + " records");
@@ -152,11 +155,13 @@ void ZipReader::apply_end64(End& end, const std::byte* classic) {
   }
   const std::uint64_t at = load_u64(classic - locator_bytes + 8);
   if (!range_fits(at, end64_bytes, end.at - locator_bytes) || at + end64_bytes != end.at - locator_bytes) {
-    lies("the zip64 end record is said to be at " + std::to_string(at) + ", expected at " + std::to_string(end.at - std::min(end.at, locator_bytes + end64_bytes)));
+    lies("the zip64 end record is said to be at " + std::to_string(at) + ", expected at " +
+         std::to_string(end.at - std::min(end.at, locator_bytes + end64_bytes)));
   }
   const std::byte* from = in_tail(at);
   if (load_u32(from) != end64_signature || load_u64(from + 4) != end64_bytes - 12) lies("no zip64 end record at " + std::to_string(at));
-  if (load_u32(from + 16) != 0 || load_u32(from + 20) != 0) fail("is one volume of a zip archive of several; join them", ErrorCode::unsupported);
+  if (load_u32(from + 16) != 0 || load_u32(from + 20) != 0)
+    fail("is one volume of a zip archive of several; join them", ErrorCode::unsupported);
   const std::uint64_t count = load_u64(from + 32), bytes = load_u64(from + 40), directory_at = load_u64(from + 48);
   const bool same = (end.count == 0xFFFF || end.count == count) && (end.directory_bytes == saturated || end.directory_bytes == bytes) &&
                     (end.directory_at == saturated || end.directory_at == directory_at) && load_u64(from + 24) == count;
@@ -186,7 +191,8 @@ void ZipReader::parse_directory(const End& end) {
     }
   }
   if (at != directory_.directory_.size()) {
-    lies("its directory of " + std::to_string(directory_.directory_.size()) + " bytes has " + std::to_string(directory_.directory_.size() - at) + " bytes behind its last record");
+    lies("its directory of " + std::to_string(directory_.directory_.size()) + " bytes has " +
+         std::to_string(directory_.directory_.size() - at) + " bytes behind its last record");
   }
 }
 
@@ -204,10 +210,14 @@ std::size_t ZipReader::parse_entry(std::size_t at, Entry& entry) const {
   std::uint64_t packed_bytes = load_u32(from + 20);
   entry.record.size_bytes = load_u32(from + 24);
   entry.header_at = load_u32(from + 42);
-  check_kind(entry, load_u16(from + 10));
+  entry.record.method = load_u16(from + 10);
+  check_flags(entry);
   apply_zip64_field(bytes.subspan(at + central_bytes + name_bytes, extra_bytes), packed_bytes, entry);
-  if (packed_bytes != entry.record.size_bytes) {
-    lies(record_name(entry) + " is stored as it is but has two sizes, " + std::to_string(packed_bytes) + " and " + std::to_string(entry.record.size_bytes) + " bytes");
+  if (entry.record.method != 0) {
+    entry.record.size_bytes = packed_bytes;
+  } else if (packed_bytes != entry.record.size_bytes) {
+    lies(record_name(entry) + " is stored as it is but has two sizes, " + std::to_string(packed_bytes) + " and " +
+         std::to_string(entry.record.size_bytes) + " bytes");
   }
   return at + central_bytes + name_bytes + extra_bytes + comment_bytes;
 }
@@ -232,11 +242,9 @@ void ZipReader::apply_zip64_field(std::span<const std::byte> extra, std::uint64_
   }
 }
 
-void ZipReader::check_kind(const Entry& entry, std::uint16_t method) const {
-  if ((entry.flags & (flag_encrypted | flag_masked)) != 0) fail(record_name(entry) + " is encrypted; decrypt the archive", ErrorCode::unsupported);
-  if (method != 0) {
-    fail(record_name(entry) + " is compressed (zip method " + std::to_string(method) + "); unpack the archive and pack it again without compression (zip -0 -r)", ErrorCode::unsupported);
-  }
+void ZipReader::check_flags(const Entry& entry) const {
+  if ((entry.flags & (flag_encrypted | flag_masked)) != 0)
+    fail(record_name(entry) + " is encrypted; decrypt the archive", ErrorCode::unsupported);
 }
 
 /// Finds the one folder and leaves out entries for folders, which zip programs make and torch does not.
@@ -264,29 +272,33 @@ void ZipReader::locate(const End& end) {
     const std::uint64_t limit = last ? end.directory_at : entries_[i + 1].header_at;
     const std::uint64_t least = local_bytes + entries_[i].full_name.size();
     if (limit - entries_[i].header_at < least) lies(record_name(entries_[i]) + " and the next record overlap");
-    const auto header = header_bytes(i, end.directory_at);
-    Entry& entry = entries_[i];
-    const std::byte* from = header.data();
-    if (load_u32(from) != local_signature) lies("no header of " + record_name(entry) + " at " + std::to_string(entry.header_at));
-    const std::size_t name_bytes = load_u16(from + 26), extra_bytes = load_u16(from + 28);
-    if (name_bytes != entry.full_name.size() || std::memcmp(from + local_bytes, entry.full_name.data(), name_bytes) != 0) {
-      lies(record_name(entry) + " has another name in the directory than in its own header at " + std::to_string(entry.header_at));
-    }
-    entry.flags = load_u16(from + 6);
-    check_kind(entry, load_u16(from + 8));
-    const std::uint32_t packed = load_u32(from + 18), size = load_u32(from + 22);
-    const bool stated = (entry.flags & flag_descriptor) == 0 && size != saturated && packed != saturated;
-    if (stated && (size != entry.record.size_bytes || packed != entry.record.size_bytes)) {
-      lies(record_name(entry) + " has " + std::to_string(size) + " bytes by its own header and " + std::to_string(entry.record.size_bytes) + " by the directory");
-    }
-    const std::uint64_t data_at = entry.header_at + least + extra_bytes;
-    if (!range_fits(data_at, entry.record.size_bytes, limit)) {
-      lies(record_name(entry) + " of " + std::to_string(entry.record.size_bytes) + " bytes at " + std::to_string(data_at) + " goes beyond " + std::to_string(limit) + ", where " +
-           (last ? "the directory" : "the next record") + " begins");
-    }
-    entry.record.position = base_ + data_at;
-    entry.record.header_position = base_ + entry.header_at;
+    check_local_header(entries_[i], header_bytes(i, end.directory_at), limit, last);
   }
+}
+
+/// What a local header says must fit the directory, and the data must end before `limit`.
+void ZipReader::check_local_header(Entry& entry, std::span<const std::byte> header, std::uint64_t limit, bool last) const {
+  const std::byte* from = header.data();
+  if (load_u32(from) != local_signature) lies("no header of " + record_name(entry) + " at " + std::to_string(entry.header_at));
+  const std::size_t name_bytes = load_u16(from + 26), extra_bytes = load_u16(from + 28);
+  if (name_bytes != entry.full_name.size() || std::memcmp(from + local_bytes, entry.full_name.data(), name_bytes) != 0) {
+    lies(record_name(entry) + " has another name in the directory than in its own header at " + std::to_string(entry.header_at));
+  }
+  entry.flags = load_u16(from + 6);
+  check_flags(entry);
+  if (load_u16(from + 8) != entry.record.method) lies(record_name(entry) + " is compressed by one header and not by the other");
+  const std::uint32_t packed_bytes = load_u32(from + 18);
+  const bool stated = (entry.flags & flag_descriptor) == 0 && packed_bytes != saturated;
+  if (stated && packed_bytes != entry.record.size_bytes) {
+    lies(record_name(entry) + " has " + std::to_string(packed_bytes) + " bytes by its own header and " +
+         std::to_string(entry.record.size_bytes) + " by the directory");
+  }
+  const std::uint64_t data_at = entry.header_at + local_bytes + name_bytes + extra_bytes;
+  if (!range_fits(data_at, entry.record.size_bytes, limit)) {
+    lies(record_name(entry) + " of " + std::to_string(entry.record.size_bytes) + " bytes at " + std::to_string(data_at) + " goes beyond " +
+         std::to_string(limit) + ", where " + (last ? "the directory" : "the next record") + " begins");
+  }
+  entry.record.position = base_ + data_at;
 }
 
 /// The fixed part and name of a local header; one read serves all headers that lie close together.
@@ -329,7 +341,8 @@ ZipDirectory ZipDirectory::read(File& file, std::uint64_t position, std::uint64_
 }
 
 const ZipRecord* ZipDirectory::find(std::string_view name) const {
-  const auto place = std::lower_bound(records_.begin(), records_.end(), name, [](const ZipRecord& record, std::string_view wanted) { return before(record.name, wanted); });
+  const auto place = std::lower_bound(records_.begin(), records_.end(), name,
+                                      [](const ZipRecord& record, std::string_view wanted) { return before(record.name, wanted); });
   return place != records_.end() && place->name == name ? &*place : nullptr;
 }
 

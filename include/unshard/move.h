@@ -42,15 +42,23 @@ struct MoveOptions {
   bool home_readers = false;             ///< each shard is read by one rank that sees it and sent to the owners; else owners read
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)> progress;     ///< called now and then, by one thread at a time, with bytes written since the last call
-  std::function<bool()> interrupted;     ///< asked once a round; true ends the move with Error(128 + signal) on all ranks
+  std::function<int()> signal;           ///< asked several times a second; the number of a signal (0: none) ends the move with Error(128 + signal) on all ranks
 };
 
 /// Per rank figures of a move.
 struct MoveReport {
   std::vector<Extent> extents;  ///< what this rank wrote, sorted by file and position
   std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
-  double read_seconds = 0, exchange_seconds = 0, write_seconds = 0, seconds = 0;
+  double read_seconds = 0, exchange_seconds = 0, write_seconds = 0;  ///< of the I/O threads together; they overlap
+  double seconds = 0;
 };
+
+/// Local, pure. PlanOptions::step_bytes for ranks with so many bytes of buffers and so many I/O threads.
+[[nodiscard]] std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int threads);
+
+/// Local, pure; the same on every rank. Whether MoveOptions::home_readers must be set: some file is not seen by all nodes, or owners that read for themselves would
+/// open too many files.
+[[nodiscard]] bool needs_home_readers(const Source& source, const Comm& comm);
 
 /// Local, pure. The least --buffer-size that this plan can be moved with.
 [[nodiscard]] std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions& options);

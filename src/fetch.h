@@ -1,0 +1,41 @@
+// Reading the elements of a slice: long reads where the elements lie close together, then swapped, gathered and cast into dense bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "assemble.h"
+#include "unshard/file_cache.h"
+
+namespace unshard {
+
+struct Reads {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;  ///< more than the elements' where small gaps are read as well
+};
+
+/// Local, pure. The reads that fetch() makes for `slice`.
+[[nodiscard]] Reads reads_of(const Slice& slice, std::uint64_t scratch_bytes);
+
+/// Local. Reads the slice from `file` into `dense` (of dense_bytes(slice)); `scratch` holds at least 64 bytes and is where bytes wait that must be swapped, gathered or cast:
+/// a read through it is at most half of it, so that it stays in the cache.
+void fetch(File& file, const Slice& slice, std::span<std::byte> dense, std::span<std::byte> scratch);
+
+/// The memory that one thread needs to make pieces. It grows to what was needed.
+struct Buffers {
+  std::vector<std::byte> scratch;
+  std::vector<std::byte> dense;
+};
+
+/// Local. Makes the output range of `copies` zero where it has bytes that are in none of them (between targets).
+void clear_gaps(std::span<const Copy> copies, std::span<std::byte> output);
+
+/// Local. Reads a copy and puts it into the output range. Returns what was read.
+Reads read_copy(FileCache& files, const Copy& copy, std::span<std::byte> output, Buffers& buffers);
+
+/// Local. Makes the whole output range of `copies`. Returns what was read.
+Reads assemble(FileCache& files, std::span<const Copy> copies, std::span<std::byte> output, Buffers& buffers);
+
+}  // namespace unshard

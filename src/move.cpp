@@ -1,0 +1,122 @@
+// move: chooses between the two ways of moving, and what both need.
+#include "unshard/move.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "direct.h"
+#include "move_state.h"
+#include "rounds.h"
+#include "unshard/agree.h"
+#include "unshard/error.h"
+#include "unshard/publish.h"
+
+namespace unshard {
+namespace {
+
+constexpr std::uint64_t kibibyte = std::uint64_t{1} << 10;
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+// Of the output: what one thread makes and writes at once. Measured in direct_budget().
+constexpr std::uint64_t usual_piece_bytes = mebibyte;
+constexpr std::uint64_t most_piece_bytes = 16 * mebibyte;
+constexpr std::uint64_t most_scratch_bytes = mebibyte;
+constexpr std::uint64_t least_thread_bytes = 256 * kibibyte;
+constexpr std::uint64_t least_step_bytes = 64 * kibibyte;
+constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
+// A step's share of the budget: two are made, one is received, two are sent, the rest is for the threads (rounds_budget).
+constexpr std::uint64_t steps_in_budget = 8;
+
+std::uint64_t floor_power_of_two(std::uint64_t value) { return value == 0 ? 0 : std::uint64_t{1} << (63 - __builtin_clzll(value)); }
+
+bool needs_rounds(const Plan& plan, const Comm& comm, const MoveOptions& options) {
+  if (options.home_readers && comm.size() > 1) return true;
+  return std::any_of(plan.groups.begin(), plan.groups.end(), [&](const Group& group) { return writes_collectively(group, comm, options.io); });
+}
+
+double seconds_of(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+}  // namespace
+
+std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int) {
+  return std::clamp(floor_power_of_two(buffer_bytes / steps_in_budget), least_step_bytes, most_step_bytes);
+}
+
+std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions&) { return std::max(plan.step_bytes, least_step_bytes) * steps_in_budget; }
+
+Budget direct_budget(std::uint64_t buffer_bytes, int threads) {
+  Budget budget;
+  budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(buffer_bytes / least_thread_bytes, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
+  const std::uint64_t each = buffer_bytes / budget.threads;
+  budget.scratch_bytes = std::min(most_scratch_bytes, each / 4);
+  const std::uint64_t largest = std::min(most_piece_bytes, (each - budget.scratch_bytes) / 2);
+  budget.piece = {std::min(usual_piece_bytes, floor_power_of_two(largest)), largest, budget.scratch_bytes};
+  return budget;
+}
+
+Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes) {
+  Budget budget;
+  const std::uint64_t left = buffer_bytes > 3 * step_bytes ? buffer_bytes - 3 * step_bytes : 0;
+  budget.scratch_bytes = std::clamp<std::uint64_t>(step_bytes / 4, 64, most_scratch_bytes);
+  const std::uint64_t each = budget.scratch_bytes + step_bytes;
+  budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(left / 2 / each, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
+  budget.piece = {std::min(usual_piece_bytes, floor_power_of_two(step_bytes)), step_bytes, budget.scratch_bytes};
+  budget.send_bytes = left > budget.threads * each ? (left - budget.threads * each) / 2 : 0;
+  return budget;
+}
+
+std::string MoveState::path_of(std::uint32_t file) const { return join_path(folder, partial_name(plan.layout.files[file])); }
+
+void MoveState::keep(std::optional<Error> other) {
+  if (other && !error) error = std::move(other);
+}
+
+void MoveState::report_progress() {
+  const std::uint64_t bytes = counters.not_reported_bytes.exchange(0);
+  if (bytes > 0 && options.progress) options.progress(bytes);
+}
+
+Common compare_standing(MoveState& state, Standing mine) {
+  constexpr std::uint64_t done = 0, working = 1, signalled = 2, failed = 1000;
+  const int number = state.options.signal ? state.options.signal() : 0;
+  const std::uint64_t standing = mine == Standing::failed ? failed
+                                 : number > 0             ? signalled + static_cast<std::uint64_t>(number)
+                                 : mine == Standing::done ? done
+                                                          : working;
+  const std::uint64_t worst = state.comm.reduce_all(standing, Reduction::max);
+  const bool by_signal = worst > signalled && worst < failed;
+  return {worst == done, worst > working, by_signal ? static_cast<int>(worst - signalled) : 0};
+}
+
+void agree_on_end(MoveState& state, int signal) {
+  agree(state.comm, "move", state.error);
+  if (signal == 0) return;
+  const char* name = ::sigabbrev_np(signal);
+  throw Error(static_cast<ErrorCode>(128 + signal), "move: stopped by SIG" + std::string(name != nullptr ? name : std::to_string(signal)) +
+                                                        "; nothing was published, the same command starts again");
+}
+
+MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
+                const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Assembler assembler(catalog.tensors, targets, plan, chunks);
+  MoveState state{comm, sources, source, plan, assembler, target_files, folder, options, ExtentBook(plan, comm.rank()), {}, std::nullopt};
+  if (needs_rounds(plan, comm, options))
+    move_in_rounds(state);
+  else
+    move_directly(state);
+  state.report_progress();
+  MoveReport report;
+  report.extents = collectively(comm, "move", [&] { return state.book.finished(); });
+  report.read_bytes = state.counters.read_bytes;
+  report.exchanged_bytes = state.counters.exchanged_bytes;
+  report.written_bytes = state.counters.written_bytes;
+  report.read_seconds = seconds_of(state.counters.read_ns);
+  report.exchange_seconds = seconds_of(state.counters.exchange_ns);
+  report.write_seconds = seconds_of(state.counters.write_ns);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+}  // namespace unshard

@@ -1,0 +1,88 @@
+// What the two ways of moving (direct.h, rounds.h) have in common: the values that a move is made from, its memory, and how ranks stop together.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "assemble.h"
+#include "extents.h"
+#include "fetch.h"
+#include "unshard/move.h"
+
+namespace unshard {
+
+/// How --buffer-size is divided. Sums of what a rank can use at once never exceed it.
+struct Budget {
+  std::size_t threads = 1;          ///< as many as there is memory for
+  std::uint64_t scratch_bytes = 0;  ///< of each thread, for fetch()
+  PieceSizes piece;                 ///< piece.most_bytes bounds the dense buffer of each thread too
+  std::uint64_t send_bytes = 0;     ///< rounds: most that a reader sends in one round; there are two such buffers
+};
+
+/// Local, pure. For threads that each make and write pieces: scratch, dense and output buffer.
+[[nodiscard]] Budget direct_budget(std::uint64_t buffer_bytes, int threads);
+/// Local, pure. For rounds of `step_bytes`: two steps of output, one received, scratch and dense buffer of each thread, the rest for sending.
+[[nodiscard]] Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes);
+
+/// What is counted while threads work.
+struct Counters {
+  std::atomic<std::uint64_t> read_bytes{0}, exchanged_bytes{0}, written_bytes{0};
+  std::atomic<std::uint64_t> read_ns{0}, exchange_ns{0}, write_ns{0};
+  std::atomic<std::uint64_t> not_reported_bytes{0};  ///< written since progress was last called
+};
+
+/// Adds the time from its construction to its destruction.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::atomic<std::uint64_t>& total_ns) : total_ns_(total_ns), begin_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() { total_ns_ += static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin_).count()); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  std::atomic<std::uint64_t>& total_ns_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// One move of one rank. Refers to what move() was given.
+struct MoveState {
+  Comm& comm;
+  FileCache& sources;
+  const Source& source;
+  const Plan& plan;
+  const Assembler& assembler;
+  FileSystem& target_files;
+  const std::string& folder;
+  const MoveOptions& options;
+  ExtentBook book;
+  Counters counters;
+  std::optional<Error> error;  ///< the first of this rank; main thread only
+
+  /// Where output file `file` grows.
+  [[nodiscard]] std::string path_of(std::uint32_t file) const;
+  /// Keeps the first error.
+  void keep(std::optional<Error> other);
+  /// Main thread. Tells the user of bytes written since the last call.
+  void report_progress();
+};
+
+/// What a rank says of itself when ranks compare how they are.
+enum class Standing : std::uint8_t { done, working, failed };
+
+/// Collective. Whether all ranks are done, or all must stop because one has failed or got a signal (the largest number of all is kept in `signal`).
+struct Common {
+  bool all_done = false, must_stop = false;
+  int signal = 0;
+};
+[[nodiscard]] Common compare_standing(MoveState& state, Standing mine);
+
+/// Collective. The end of a move, or of a part of it: throws the same Error on every rank if any has failed or `signal` is not 0.
+void agree_on_end(MoveState& state, int signal);
+
+}  // namespace unshard

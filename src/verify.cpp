@@ -1,0 +1,127 @@
+// verify: what was written is read back by another rank and compared with the checksums computed before the write.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "crc32c.h"
+#include "unshard/agree.h"
+#include "unshard/error.h"
+#include "unshard/move.h"
+#include "unshard/publish.h"
+#include "workers.h"
+
+namespace unshard {
+namespace {
+
+constexpr std::uint64_t read_bytes = std::uint64_t{1} << 20;
+
+/// Rank r reads what rank r - shift wrote: the least shift that puts most readers on another node than the writer.
+int best_shift(const Comm& comm) {
+  constexpr int most_candidates = 512;
+  int best = comm.size() > 1 ? 1 : 0, most = -1;
+  for (int shift = 1; shift < std::min(comm.size(), most_candidates); ++shift) {
+    int others = 0;
+    for (int rank = 0; rank < comm.size(); ++rank) others += comm.node_of(rank) != comm.node_of((rank + shift) % comm.size()) ? 1 : 0;
+    if (others > most) {
+      most = others;
+      best = shift;
+    }
+  }
+  return best;
+}
+
+/// Collective. The extents that this rank reads back.
+std::vector<Extent> extents_to_read(Comm& comm, const std::vector<Extent>& written) {
+  const int shift = best_shift(comm);
+  std::vector<Bytes> to_each(static_cast<std::size_t>(comm.size()));
+  const auto* bytes = reinterpret_cast<const std::byte*>(written.data());
+  to_each[(comm.rank() + shift) % comm.size()] = Bytes(bytes, bytes + written.size() * sizeof(Extent));
+  const std::vector<Bytes> from_each = comm.all_to_all(std::move(to_each));
+  const Bytes& mine = from_each[(comm.rank() + comm.size() - shift) % comm.size()];
+  std::vector<Extent> extents(mine.size() / sizeof(Extent));
+  if (!mine.empty()) std::memcpy(extents.data(), mine.data(), mine.size());
+  return extents;
+}
+
+class ReadBack {
+ public:
+  ReadBack(FileSystem& files, const std::string& folder, const Plan& plan) : files_(files), folder_(folder), plan_(plan) {}
+
+  /// Reads `extents`, all of one file.
+  void check_file(std::span<const Extent> extents, Workers& workers, std::vector<std::vector<std::byte>>& buffers) {
+    const std::string path = join_path(folder_, partial_name(plan_.layout.files[extents[0].file]));
+    const std::unique_ptr<File> file = files_.open_for_reading(path);
+    std::vector<std::vector<std::uint32_t>> checksums;  // of each extent's pieces
+    std::vector<std::pair<std::size_t, std::size_t>> pieces;
+    for (std::size_t e = 0; e < extents.size(); ++e) {
+      checksums.emplace_back((extents[e].end - extents[e].begin + read_bytes - 1) / read_bytes);
+      for (std::size_t p = 0; p < checksums.back().size(); ++p) pieces.emplace_back(e, p);
+    }
+    workers.start(pieces.size(), [&](std::size_t worker, std::size_t task) {
+      const auto [e, p] = pieces[task];
+      const std::uint64_t begin = extents[e].begin + p * read_bytes, end = std::min(extents[e].end, begin + read_bytes);
+      const std::span<std::byte> data = std::span(buffers[worker]).first(end - begin);
+      read_written(*file, begin, data);
+      checksums[e][p] = crc32c(data);
+    });
+    if (const std::optional<Error> error = workers.wait()) throw *error;
+    for (std::size_t e = 0; e < extents.size(); ++e) compare(path, extents[e], checksums[e]);
+  }
+
+ private:
+  static void compare(const std::string& path, const Extent& extent, const std::vector<std::uint32_t>& pieces) {
+    std::uint32_t all = 0;
+    std::uint64_t position = extent.begin;
+    for (const std::uint32_t piece : pieces) {
+      const std::uint64_t bytes = std::min(read_bytes, extent.end - position);
+      all = crc32c_joined(all, piece, bytes);
+      position += bytes;
+    }
+    if (all == extent.crc32c) return;
+    throw Error(ErrorCode::verification, printable(path, 4096) + ": bytes " + std::to_string(extent.begin) + " to " + std::to_string(extent.end) +
+                                             " are not what was written (CRC-32C " + hexadecimal(all) + ", expected " + hexadecimal(extent.crc32c) +
+                                             "); the file system or MPI-IO lost or changed data");
+  }
+
+  /// A file that ends too early was not written well; of an input it would be called bad.
+  static void read_written(File& file, std::uint64_t position, std::span<std::byte> to) {
+    try {
+      file.read_at(position, to);
+    } catch (const Error& error) {
+      throw Error(error.code() == ErrorCode::bad_input ? ErrorCode::verification : error.code(), error.what());
+    }
+  }
+
+  static std::string hexadecimal(std::uint32_t value) {
+    constexpr std::string_view digits = "0123456789abcdef";
+    std::string text;
+    for (int shift = 28; shift >= 0; shift -= 4) text += digits[value >> shift & 15];
+    return text;
+  }
+
+  FileSystem& files_;
+  const std::string& folder_;
+  const Plan& plan_;
+};
+
+}  // namespace
+
+void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents, int threads) {
+  const std::vector<Extent> mine = extents_to_read(comm, extents);
+  collectively(comm, "verify", [&] {
+    Workers workers(static_cast<std::size_t>(std::max(threads, 1)));
+    std::vector<std::vector<std::byte>> buffers(workers.size(), std::vector<std::byte>(read_bytes));
+    ReadBack read_back(target_files, folder, plan);
+    for (std::size_t first = 0; first < mine.size();) {
+      std::size_t last = first;
+      while (last < mine.size() && mine[last].file == mine[first].file) ++last;
+      read_back.check_file(std::span(mine).subspan(first, last - first), workers, buffers);
+      first = last;
+    }
+  });
+}
+
+}  // namespace unshard

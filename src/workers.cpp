@@ -1,0 +1,64 @@
+#include "workers.h"
+
+#include <utility>
+
+#include "unshard/agree.h"
+
+namespace unshard {
+
+Workers::Workers(std::size_t count) {
+  for (std::size_t worker = 0; worker < count; ++worker) threads_.emplace_back([this, worker] { run(worker); });
+}
+
+Workers::~Workers() {
+  (void)wait();
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Workers::start(std::size_t count, Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    task_ = std::move(task);
+    count_ = count;
+    next_ = 0;
+    error_.reset();
+  }
+  work_.notify_all();
+}
+
+bool Workers::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return done_.wait_for(lock, time, [&] { return next_ >= count_ && running_ == 0; });
+}
+
+std::optional<Error> Workers::wait() {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return next_ >= count_ && running_ == 0; });
+  return std::exchange(error_, std::nullopt);
+}
+
+void Workers::run(std::size_t worker) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [&] { return ends_ || next_ < count_; });
+    if (next_ >= count_) return;
+    const std::size_t task = next_++;
+    ++running_;
+    lock.unlock();
+    std::optional<Error> error = attempt([&] { task_(worker, task); });
+    lock.lock();
+    --running_;
+    if (error && !error_) {
+      error_ = std::move(error);
+      next_ = count_;
+    }
+    if (next_ >= count_ && running_ == 0) done_.notify_all();
+  }
+}
+
+}  // namespace unshard

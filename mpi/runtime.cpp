@@ -1,0 +1,146 @@
+#include "runtime.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+#include "back_off.h"
+#include "checked.h"
+#include "unshard/agree.h"
+#include "unshard/mpi/comm.h"
+
+namespace unshard {
+
+namespace {
+
+/// How long a failed rank waits for the others before it ends the job. Lower ranks first, so that one of them speaks.
+std::chrono::milliseconds patience(int rank) { return std::chrono::milliseconds(4000 + 100 * std::min(rank, 20)); }
+
+bool mpi_is_running() {
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  return started != 0 && ended == 0;
+}
+
+/// Open MPI tries the transports of a cluster first, which costs 0.2 s; on one node only shared memory can win. What the user has set stays.
+void prefer_shared_memory() {
+#ifdef OMPI_MAJOR_VERSION
+  constexpr const char* transports = OMPI_MAJOR_VERSION < 5 ? "self,vader,tcp" : "self,sm,tcp";
+  setenv("OMPI_MCA_pml", "ob1", 0);
+  setenv("OMPI_MCA_btl", transports, 0);
+#endif
+}
+
+/// Open MPI ends the process, with a page of text, when srun offers it no way to find the other tasks.
+bool would_not_start(const Launch& launch) {
+#ifdef OMPI_MAJOR_VERSION
+  return !launch.can_connect;
+#else
+  (void)launch;
+  return false;
+#endif
+}
+
+Bytes to_bytes(const std::string& text) {
+  Bytes bytes(text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+}  // namespace
+
+void print_error(const std::string& text) {
+  std::string line = "unshard: error: " + text;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  line += '\n';
+  std::size_t at = 0;
+  while (at < line.size()) {
+    const ssize_t count = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
+    if (count <= 0) return;
+    at += static_cast<std::size_t>(count);
+  }
+}
+
+void end_job_on_terminate() {
+  std::set_terminate([] {
+    print_error(std::current_exception() ? std::string("internal: ") + current_error().what() : "internal: the program has ended itself");
+    if (mpi_is_running()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ErrorCode::internal));
+    _exit(static_cast<int>(ErrorCode::internal));
+  });
+}
+
+Runtime::Runtime(const Launch& launch) {
+  if (!launch.needs_mpi()) {
+    comm_ = self_comm();
+    return;
+  }
+  if (would_not_start(launch)) throw Error(ErrorCode::mpi, "start: " + advice_for_singletons(launch));
+  if (launch.one_node) prefer_shared_memory();
+  int provided = MPI_THREAD_SINGLE, size = 1;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  uses_mpi_ = true;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  const bool alone = size == 1;
+  if (alone || provided < MPI_THREAD_FUNNELED) {
+    MPI_Finalize();
+    uses_mpi_ = false;
+    throw Error(ErrorCode::mpi, "start: " + (alone ? advice_for_singletons(launch) : "this MPI library can't be used by a program with threads"));
+  }
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &closing_), "MPI_Comm_dup");
+  check(MPI_Comm_set_errhandler(closing_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  comm_ = mpi_comm(MPI_COMM_WORLD);
+}
+
+Runtime::~Runtime() {
+  comm_.reset();
+  if (!uses_mpi_ || !mpi_is_running()) return;
+  MPI_Comm_free(&closing_);
+  MPI_Finalize();
+}
+
+/// Returns when every rank has come here. A rank that has failed does not wait for ever.
+void Runtime::meet(const Ending& mine) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Ibarrier(closing_, &request), "MPI_Ibarrier");
+  const auto began = std::chrono::steady_clock::now();
+  BackOff back_off;
+  for (int done = 0; done == 0;) {
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done != 0) return;
+    if (mine.code != 0 && std::chrono::steady_clock::now() - began > patience(comm_->rank())) {
+      print_error(mine.text + "; other ranks did not end with this one");
+      MPI_Abort(MPI_COMM_WORLD, mine.code);
+    }
+    back_off.sleep();
+  }
+}
+
+/// The ending of the lowest rank that has failed, on every rank.
+Ending Runtime::common_ending(const Ending& mine) {
+  const auto nobody = static_cast<std::uint64_t>(comm_->size());
+  const std::uint64_t first = comm_->reduce_all(mine.code == 0 ? nobody : static_cast<std::uint64_t>(comm_->rank()), Reduction::min);
+  if (first == nobody) return {};
+  const auto root = static_cast<int>(first);
+  const bool everywhere = comm_->reduce_all(mine.code == 0 ? 0 : 1, Reduction::min) == 1;
+  Ending ending;
+  ending.code = static_cast<int>(comm_->reduce_all(comm_->rank() == root ? static_cast<std::uint64_t>(mine.code) : 0, Reduction::max));
+  Bytes text = to_bytes(mine.text);
+  comm_->broadcast(text, root);
+  ending.text.assign(reinterpret_cast<const char*>(text.data()), text.size());
+  if (!everywhere) ending.text += " (rank " + std::to_string(root) + " on " + comm_->host_of(root) + ")";
+  return ending;
+}
+
+int Runtime::finish(const Ending& mine) {
+  if (uses_mpi_) meet(mine);
+  const Ending ending = common_ending(mine);
+  if (ending.code != 0 && comm_->rank() == 0) print_error(ending.text);
+  return ending.code;
+}
+
+}  // namespace unshard

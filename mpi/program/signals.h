@@ -1,0 +1,23 @@
+// SIGINT, SIGTERM and SIGUSR1: a request to stop.
+#pragma once
+
+#include <cstdint>
+
+namespace unshard {
+
+enum class OnSignal : std::uint8_t {
+  stop_at_next_round,  ///< of a command that writes; a second signal ends it at once
+  end_at_once,         ///< of a command that only reads
+};
+
+/// Local. Once per process, before the work begins. `speaks`: this rank prints the line when it ends at once. Also ignores SIGPIPE: a reader of stdout that goes
+/// away is no failure.
+void watch_signals(OnSignal reaction, bool speaks);
+
+/// Local. From now on signals are ignored: the work is done.
+void ignore_signals();
+
+/// Local. The signal that has arrived, or 0.
+[[nodiscard]] int received_signal();
+
+}  // namespace unshard

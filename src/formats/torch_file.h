@@ -1,5 +1,5 @@
-// A file written by torch.save (zip container, or the legacy stream): every tensor in it with the place of its bytes, and every other object as inert, named data.
-// Nothing is executed, looked up or imported.
+// A file written by torch.save (zip container, or the legacy stream): every tensor in it with the place of its bytes, and every other
+// object as inert, named data. Nothing is executed, looked up or imported.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct Placement {
 struct StoredDTensor {
   Shape global_shape;
   StoredTensor local;
-  std::vector<Placement> placements;       ///< one per mesh dimension
+  std::vector<Placement> placements;  ///< one per mesh dimension
   std::vector<std::uint64_t> mesh_sizes;
   std::vector<std::uint64_t> coordinate;   ///< of the saving rank in the mesh; empty: the rank is outside the mesh (no data)
   std::vector<std::uint64_t> shard_order;  ///< mesh dimensions in the order in which they were applied; empty: left to right
@@ -75,6 +75,10 @@ struct TorchContents {
 };
 
 /// Local. Throws Error(bad_input | unsupported) whose text starts with `label`, for anything that is damaged, lies or is no such file.
-[[nodiscard]] TorchContents read_torch_file(File& file, const std::string& label);
+/// `rank`: of the process that saved it, where the file's name tells; needed for device meshes that do not state their coordinate.
+[[nodiscard]] TorchContents read_torch_file(File& file, const std::string& label, std::optional<std::uint32_t> rank = std::nullopt);
+
+/// Local. The same for a zip container in the `length` bytes at `position` of a file that holds several, as .distcp files do.
+[[nodiscard]] TorchContents read_torch_item(File& file, std::uint64_t position, std::uint64_t length, const std::string& label);
 
 }  // namespace unshard

@@ -52,6 +52,10 @@ struct TargetFolder {
 std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
                                       const std::string& fingerprint, bool continuing);
 
+/// Collective. Waits until the files in the partial folder are on the device, every error checked. What stage 1 ends with; publish() does
+/// it too.
+void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan);
+
 /// Collective. Everything synced, small files and assets written, moved into place, folders synced: weights first, `last_files`
 /// (config.json and indexes) last. In a target that existed, files of our kinds are removed just before, the old config.json and indexes
 /// first; others stay.

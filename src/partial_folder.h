@@ -1,0 +1,36 @@
+// Internal: what target_folder.cpp, partial_folder.cpp and publish.cpp share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "unshard/comm.h"
+#include "unshard/file_system.h"
+
+namespace unshard {
+
+/// The file that says which command a folder belongs to: in the partial folder from its first moment, in the target while it is published.
+/// Its name is hidden, so that no asset (those are never hidden files) can collide with it.
+inline constexpr std::string_view command_file_name = ".unshard-command";
+inline constexpr std::string_view growing_suffix = ".part";
+
+/// Local. What the command file in `folder` says; none without one.
+[[nodiscard]] std::optional<std::string> command_of(FileSystem& files, const std::string& folder);
+
+/// Local. Writes the command file, whole or not at all: whoever is killed here leaves `.unshard-command.part` at most.
+void write_command(FileSystem& files, const std::string& folder, const std::string& command);
+
+/// Local. Whether the folder holds nothing, or only a command file that was never finished.
+[[nodiscard]] bool is_as_good_as_empty(FileSystem& files, const std::string& folder);
+
+/// Local. Makes or replaces a file and waits until it is on the device.
+void write_small_file(FileSystem& files, const std::string& path, std::string_view content);
+
+/// Collective. Throws Error(io) naming the hosts if `path`, which rank 0 has just made, is not seen by every rank.
+void check_seen_by_all(Comm& comm, FileSystem& files, const std::string& path);
+
+/// Collective. The text of rank 0, on every rank.
+[[nodiscard]] std::string from_rank_0(Comm& comm, const std::string& text);
+
+}  // namespace unshard

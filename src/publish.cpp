@@ -1,0 +1,182 @@
+// Publishing: what has grown in the partial folder becomes the target, in an order in which a loader never sees half a model.
+//
+// A new target appears by one rename of the partial folder. In a target that exists, the old config.json and indexes go first, then the
+// rest of the old model; weights and assets are renamed in; the new indexes and config.json come last. The command file lies in the target
+// from before the first change until after the last, so that a run that was killed in between can be repeated.
+#include <algorithm>
+#include <set>
+
+#include "partial_folder.h"
+#include "unshard/agree.h"
+#include "unshard/error.h"
+#include "unshard/publish.h"
+
+namespace unshard {
+namespace {
+
+constexpr std::string_view config_name = "config.json";
+constexpr std::string_view index_suffix = ".index.json";
+constexpr std::string_view template_folder = "additional_chat_templates";
+constexpr std::size_t copy_bytes = std::size_t{1} << 20;
+
+/// Small files are renamed from this, when they are what makes a folder loadable.
+std::string growing(const std::string& name) {
+  return name + std::string(growing_suffix);
+}
+
+bool is_safe_name(const std::string& name) {
+  const std::string_view file = base_name(name);
+  const std::string_view folder = file.size() == name.size() ? "" : std::string_view(name).substr(0, name.size() - file.size() - 1);
+  return !file.empty() && file != "." && file != ".." && (folder.empty() || folder == template_folder) &&
+         name.find('\0') == std::string::npos;
+}
+
+void copy_file(FileSystem& files, const std::string& from, const std::string& to) {
+  const auto source = files.open_for_reading(from);
+  const auto target = files.open_for_writing(to, true);
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(source->size(), copy_bytes)));
+  for (std::uint64_t position = 0; position < source->size();) {
+    const std::span piece(buffer.data(), static_cast<std::size_t>(std::min<std::uint64_t>(source->size() - position, buffer.size())));
+    source->read_at(position, piece);
+    target->write_at(position, piece);
+    position += piece.size();
+  }
+  target->sync();
+}
+
+/// What appears in the target besides the weights.
+struct Names {
+  std::vector<std::string> beside;
+  std::vector<std::string> last;  ///< indexes, then config.json: what makes the folder loadable
+};
+
+Names names_of(const std::vector<Asset>& assets, const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files) {
+  Names names;
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& name, std::vector<std::string>& to) {
+    if (!is_safe_name(name)) throw Error(ErrorCode::internal, printable(name) + ": is no name for a file of the target folder");
+    if (seen.insert(name).second) to.push_back(name);
+  };
+  for (const SmallFile& file : last_files) add(file.name, names.last);
+  std::stable_partition(names.last.begin(), names.last.end(), [](const std::string& name) { return name != config_name; });
+  for (const SmallFile& file : small_files) add(file.name, names.beside);
+  for (const Asset& asset : assets) add(asset.name, names.beside);
+  return names;
+}
+
+void write_around_weights(FileSystem& files, const std::string& folder, const std::vector<Asset>& assets,
+                          const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files) {
+  std::set<std::string> ours;
+  for (const SmallFile& file : small_files) ours.insert(file.name);
+  for (const SmallFile& file : last_files) ours.insert(file.name);
+  for (const Asset& asset : assets) {
+    if (ours.contains(asset.name)) continue;
+    const std::string path = join_path(folder, asset.name);
+    files.make_folder(parent_path(path));
+    copy_file(files, asset.path, path);
+  }
+  for (const SmallFile& file : small_files) write_small_file(files, join_path(folder, file.name), file.content);
+  for (const SmallFile& file : last_files) write_small_file(files, join_path(folder, growing(file.name)), file.content);
+}
+
+void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
+  for (const OutputFile& file : plan.layout.files) {
+    files.rename(join_path(target.partial, partial_name(file)), join_path(target.partial, file.name));
+  }
+  for (const std::string& name : names.last) files.rename(join_path(target.partial, growing(name)), join_path(target.partial, name));
+  const std::string templates = join_path(target.partial, template_folder);
+  if (files.status(templates)) files.sync_folder(templates);
+  files.sync_folder(target.partial);
+  files.rename(target.partial, target.path);
+  files.remove_file(join_path(target.path, command_file_name));
+  files.sync_folder(target.path);
+  files.sync_folder(parent_path(target.path));
+}
+
+/// Files of our kinds below the target: what makes it loadable first.
+std::vector<std::string> old_files(FileSystem& files, const std::string& folder) {
+  std::vector<std::string> names;
+  for (const FolderEntry& entry : files.list(folder)) {
+    const std::string path = join_path(folder, entry.name);
+    if (entry.status.kind != FileKind::folder) {
+      if (is_our_kind(entry.name)) names.push_back(entry.name);
+    } else if (entry.name == template_folder && files.canonical(path) == path) {  // a link to a folder is not entered
+      for (const FolderEntry& inner : files.list(path)) {
+        const std::string name = join_path(entry.name, inner.name);
+        if (inner.status.kind != FileKind::folder && is_our_kind(name)) names.push_back(name);
+      }
+    }
+  }
+  std::stable_partition(names.begin(), names.end(),
+                        [](const std::string& name) { return name == config_name || name.ends_with(index_suffix); });
+  return names;
+}
+
+void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
+  const std::string mark = join_path(target.path, command_file_name);
+  write_command(files, target.path, command_of(files, target.partial).value_or(""));
+  for (const std::string& name : old_files(files, target.path)) files.remove_file(join_path(target.path, name));
+  files.sync_folder(target.path);
+  const auto move = [&](const std::string& from, const std::string& name) {
+    const std::string path = join_path(target.path, name);
+    files.make_folder(parent_path(path));
+    files.rename(join_path(target.partial, from), path);
+  };
+  for (const OutputFile& file : plan.layout.files) move(partial_name(file), file.name);
+  for (const std::string& name : names.beside) move(name, name);
+  files.sync_folder(target.path);
+  for (const std::string& name : names.last) move(growing(name), name);
+  const std::string templates = join_path(target.path, template_folder);
+  if (files.status(templates)) files.sync_folder(templates);
+  files.sync_folder(target.path);
+  files.remove_folder(target.partial);
+  files.remove_file(mark);
+  files.sync_folder(target.path);
+  files.sync_folder(parent_path(target.path));
+}
+
+/// The files that this rank syncs: those that its node wrote (rank 0's node wrote every header), divided among the node's ranks.
+std::vector<std::uint32_t> files_to_sync(const Comm& comm, const Plan& plan) {
+  const int node = comm.node_of(comm.rank());
+  std::set<std::uint32_t> written;
+  std::size_t ranks_here = 0, mine = 0;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    if (comm.node_of(rank) != node) continue;
+    if (rank == comm.rank()) mine = ranks_here;
+    ++ranks_here;
+    if (static_cast<std::size_t>(rank) >= plan.runs.size()) continue;
+    for (const Run& run : plan.runs[static_cast<std::size_t>(rank)]) written.insert(run.file);
+  }
+  std::vector<std::uint32_t> files;
+  for (std::uint32_t file = 0; file < plan.layout.files.size(); ++file) {
+    if (file % ranks_here == mine && (node == comm.node_of(0) || written.contains(file))) files.push_back(file);
+  }
+  return files;
+}
+
+}  // namespace
+
+void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
+  collectively(comm, "publish", [&] {
+    for (const std::uint32_t file : files_to_sync(comm, plan)) {
+      files.open_for_writing(join_path(target.partial, partial_name(plan.layout.files[file])), false)->sync();
+    }
+  });
+}
+
+void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets,
+             const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files) {
+  sync_partial(comm, files, target, plan);
+  collectively(comm, "publish", [&] {
+    if (comm.rank() != 0) return;
+    const Names names = names_of(assets, small_files, last_files);
+    write_around_weights(files, target.partial, assets, small_files, last_files);
+    if (target.existed) {
+      move_into(files, target, plan, names);
+    } else {
+      appear_as_new(files, target, plan, names);
+    }
+  });
+}
+
+}  // namespace unshard

@@ -13,7 +13,8 @@
 
 namespace unshard {
 
-/// config.json, read but not interpreted further. Numbers are looked up at the top level, then in `text_config`, `language_config`, `llm_config`, `thinker_config`.
+/// config.json, read but not interpreted further. Keys are looked up at the top level, then in `text_config`, `language_config`, `llm_config`, `thinker_config`
+/// (and a `text_config` in these); a key with dots is a path from the top. A key that is null counts as absent.
 class ModelConfig {
  public:
   /// Local. Throws Error(bad_input) naming `path` for what is no JSON object, nested deeper than 100 levels, or has impossible numbers.
@@ -21,7 +22,11 @@ class ModelConfig {
   [[nodiscard]] const std::string& path() const;
   [[nodiscard]] std::string model_type() const;                 ///< "" when absent
   [[nodiscard]] std::vector<std::string> architectures() const;
+  [[nodiscard]] bool has(std::string_view key) const;
+  /// Throws Error(bad_input) naming path and key when something else than a whole number stands there.
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view key) const;
+  [[nodiscard]] std::vector<std::uint64_t> numbers(std::string_view key) const;  ///< the whole numbers of a list; empty when there is none
+  [[nodiscard]] std::optional<std::string> text(std::string_view key) const;
   [[nodiscard]] std::optional<bool> flag(std::string_view key) const;
   [[nodiscard]] std::optional<DType> dtype() const;  ///< `dtype`, else `torch_dtype`
   void override_number(const std::string& key, std::uint64_t value);

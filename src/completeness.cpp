@@ -1,0 +1,193 @@
+// Names and shapes against config.json: what a folder of this model type holds, and what is found.
+#include <algorithm>
+#include <array>
+#include <unordered_set>
+
+#include "checked_math.h"
+#include "mapping_steps.h"
+#include "unshard/error.h"
+
+namespace unshard {
+namespace {
+
+constexpr std::uint64_t most_expected = 8'000'000;
+
+bool any_glob(const std::vector<std::string>& globs, const std::string& name) {
+  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_matches(glob, name); });
+}
+
+/// The tensors of one line of the table, for all values of its variables.
+class Expansion {
+ public:
+  Expansion(const MapContext& context, const TensorSpec& spec, std::string_view prefix, std::vector<Expected>& out)
+      : context_(context), spec_(spec), prefix_(prefix), out_(out) {
+    const auto uses_variable = [&](const Expression& expression) {
+      const std::vector<std::string> names = expression.names();
+      return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        const auto& variables = spec.name.variables();
+        return std::find(variables.begin(), variables.end(), name) != variables.end();
+      });
+    };
+    shape_varies_ = spec.shape && std::any_of(spec.shape->begin(), spec.shape->end(), uses_variable);
+    if (spec.shape && !shape_varies_) shape_ = shape_of({});
+  }
+
+  void run() {
+    Captures captures;
+    walk(0, captures);
+  }
+
+ private:
+  void walk(std::size_t depth, Captures& captures) {
+    const auto& variables = spec_.name.variables();
+    if (depth == variables.size()) return emit(captures);
+    const auto range = context_.family.ranges.find(variables[depth]);
+    const auto count = range == context_.family.ranges.end() ? std::nullopt : range->second.value(*context_.names(captures));
+    if (!count) return;
+    if (*count > most_expected) {
+      throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": " + range->second.text() + " = " + std::to_string(*count) + " is impossible; correct it");
+    }
+    for (std::uint64_t i = 0; i < *count; ++i) {
+      captures.emplace_back(variables[depth], std::to_string(i));
+      // A condition that only the outer variables decide is decided here, not for every expert.
+      if (depth + 1 == variables.size() || depth > 0 || exists(captures)) walk(depth + 1, captures);
+      captures.pop_back();
+    }
+  }
+
+  [[nodiscard]] bool exists(const Captures& captures) const {
+    if (!spec_.when) return true;
+    const auto value = spec_.when->value(*context_.names(captures));
+    return value && *value != 0;
+  }
+
+  void emit(const Captures& captures) {
+    if (spec_.name.variables().size() < 2 && !exists(captures)) return;
+    if (out_.size() >= most_expected) {
+      throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": implies more than " + std::to_string(most_expected) + " tensors; correct it");
+    }
+    std::string name = spec_.name.fill(captures);
+    if (name.rfind(prefix_, 0) == 0) name.erase(0, prefix_.size());
+    out_.push_back({std::move(name), &spec_, shape_varies_ ? shape_of(captures) : shape_});
+  }
+
+  [[nodiscard]] std::optional<Shape> shape_of(const Captures& captures) const {
+    const auto names = context_.names(captures);
+    Shape shape;
+    for (const Expression& expression : *spec_.shape) {
+      const auto value = expression.value(*names);
+      if (!value) return std::nullopt;
+      shape.push_back(*value);
+    }
+    return shape;
+  }
+
+  const MapContext& context_;
+  const TensorSpec& spec_;
+  std::string_view prefix_;
+  std::vector<Expected>& out_;
+  bool shape_varies_ = false;
+  std::optional<Shape> shape_;
+};
+
+/// What is in front of the table's names but not of the stored ones: the base model was saved alone.
+std::string_view missing_prefix(const Family& family, const Published& published) {
+  const std::string& prefix = family.base_prefix;
+  if (prefix.empty()) return {};
+  const auto begins = [&](const Target& target) { return target.name.rfind(prefix, 0) == 0; };
+  if (std::any_of(published.targets.begin(), published.targets.end(), begins)) return {};
+  const auto in_table = [&](const Target& target) {
+    return std::any_of(family.tensors.begin(), family.tensors.end(), [&](const TensorSpec& spec) { return spec.name.match(prefix + target.name).has_value(); });
+  };
+  return std::any_of(published.targets.begin(), published.targets.end(), in_table) ? std::string_view(prefix) : std::string_view();
+}
+
+/// `vocab_size = 60, hidden_size = 16`: the numbers of config.json behind a shape.
+std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
+  std::vector<std::string> keys;
+  const auto add = [&](const auto& self, const Expression& expression, int depth) -> void {
+    for (const std::string& name : expression.names()) {
+      const auto size = context.family.sizes.find(name);
+      if (size != context.family.sizes.end() && depth < 4 && size->second.text() != name) self(self, size->second, depth + 1);
+      if (!context.config.has(name) || std::find(keys.begin(), keys.end(), name) != keys.end()) continue;
+      keys.push_back(name);
+    }
+  };
+  for (const Expression& expression : *spec.shape) add(add, expression, 0);
+  std::string text;
+  for (const std::string& key : keys) {
+    if (const auto number = context.config.number(key)) text += (text.empty() ? "" : ", ") + key + " = " + std::to_string(*number);
+  }
+  return text;
+}
+
+}  // namespace
+
+bool has_language_head(const MapContext& context, const Published& published) {
+  if (context.options.is_value_model) return false;
+  const auto is_head = [](const TensorSpec& spec) { return spec.head; };
+  for (const TensorSpec& spec : context.family.tensors) {
+    if (is_head(spec) && published.find(spec.name.text()) != nullptr) return true;
+  }
+  const std::vector<std::string> architectures = context.config.architectures();
+  const auto names_language_model = [](const std::string& name) {
+    constexpr std::array<std::string_view, 3> kinds{"CausalLM", "LMHead", "ConditionalGeneration"};
+    return std::any_of(kinds.begin(), kinds.end(), [&](std::string_view kind) { return name.find(kind) != std::string::npos; });
+  };
+  if (!architectures.empty() && std::none_of(architectures.begin(), architectures.end(), names_language_model)) return false;
+  return std::none_of(published.targets.begin(), published.targets.end(), [](const Target& target) {
+    constexpr std::array<std::string_view, 4> heads{"score.", "classifier.", "v_head.", "value_head."};
+    return std::any_of(heads.begin(), heads.end(), [&](std::string_view head) { return target.name.rfind(head, 0) == 0; });
+  });
+}
+
+bool is_quantised(const Published& published) {
+  return std::any_of(published.targets.begin(), published.targets.end(), [](const Target& target) {
+    const DType dtype = target.dtype;
+    const bool codes = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32 || (info(dtype).size_bytes == 1 && dtype != DType::boolean);
+    return codes && target.shape.size() >= 2;
+  });
+}
+
+std::vector<Expected> expected_tensors(const MapContext& context, const Published& published) {
+  std::vector<Expected> expected;
+  const std::string_view prefix = missing_prefix(context.family, published);
+  for (const TensorSpec& spec : context.family.tensors) Expansion(context, spec, prefix, expected).run();
+  return expected;
+}
+
+void check_shapes(const MapContext& context, const std::vector<Expected>& expected, const Published& published) {
+  for (const Expected& one : expected) {
+    const Target* target = published.find(one.name);
+    if (target == nullptr || !one.shape || target->shape == *one.shape) continue;
+    const std::string numbers = numbers_behind(context, *one.spec);
+    throw Error(ErrorCode::bad_input, printable(one.name) + ": shape " + to_string(target->shape) + ", but " + printable(context.config.path(), 4096) + " implies " +
+                                          to_string(*one.shape) + (numbers.empty() ? "" : " (" + numbers + ")") + "; give the model's own config.json or correct these numbers");
+  }
+}
+
+void check_names(const MapContext& context, const std::vector<Expected>& expected, const Published& published, Mapping& mapping) {
+  const bool wants_head = has_language_head(context, published) && !find_tie(context, published).tied;
+  std::unordered_set<std::string_view> known;
+  std::vector<std::string> missing;
+  for (const Expected& one : expected) {
+    known.insert(one.name);
+    if (published.find(one.name) != nullptr || one.spec->optional || (one.spec->head && !wants_head)) continue;
+    if (!any_glob(context.options.allow_missing, one.name)) missing.push_back(one.name);
+  }
+  std::vector<std::string> others;
+  for (const Target& target : published.targets) {
+    if (!known.contains(target.name) && !any_glob(context.family.known, target.name)) others.push_back(target.name);
+  }
+  if (!missing.empty()) {
+    std::string text = name_list(missing) + ": missing, " + printable(context.config.path(), 4096) + " expects " + (missing.size() == 1 ? "it" : std::to_string(missing.size()) + " such tensors");
+    if (!others.empty()) text += "; found but not expected: " + name_list(others);
+    throw Error(ErrorCode::bad_input, text + "; name them with --custom-mapping, take them from --fill-missing-from, or go without by --allow-missing");
+  }
+  if (!expected.empty() && !others.empty()) {
+    mapping.notes.push_back("Passing through " + std::to_string(others.size()) + " tensor" + (others.size() == 1 ? "" : "s") + " that a " + context.family.name +
+                            " model need not have: " + name_list(others));
+  }
+}
+
+}  // namespace unshard

@@ -1,0 +1,99 @@
+// The steps of map_tensors, each in a file of its own, in this order:
+//
+//     stored_names.cpp   clean names; what is left out (buffers, adapters, --drop)
+//     published.cpp      family rules: targets under published names
+//     tie.cpp            the output layer of tied models
+//     completeness.cpp   shapes and names against config.json
+//     like.cpp           names and layouts of the --like folder
+//     dtype_choice.cpp   element types, and what config.json says of them
+//
+// All are Local and pure.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "families/families.h"
+#include "unshard/mapping.h"
+
+namespace unshard {
+
+/// What stays the same during one mapping.
+struct MapContext {
+  const std::vector<TensorRow>& table;
+  const ModelConfig& config;
+  const MapOptions& options;
+  Family family;
+  std::vector<std::pair<std::string, std::string>> renames;          ///< the plain form of --custom-mapping
+  std::unordered_map<std::string, const TensorRow*> like;            ///< the tensors of --like, by name
+
+  [[nodiscard]] std::unique_ptr<Names> names(Captures captures = {}) const { return names_in(config, family, std::move(captures)); }
+};
+[[nodiscard]] MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options);
+
+/// A stored tensor that is to be published, under its clean name.
+struct NamedTensor {
+  TensorId id = 0;
+  std::string name;
+};
+
+struct NamedTensors {
+  std::vector<NamedTensor> tensors;  ///< those of the checkpoint, in the order in which transformers would save them, then those to fill with
+  std::vector<Unused> unused;
+  std::vector<std::string> notes;
+};
+/// Throws Error for LoRA tensors that can't be dealt with.
+[[nodiscard]] NamedTensors clean_names(const MapContext& context);
+
+/// Targets by published name. dtype is the stored one until choose_dtypes.
+struct Published {
+  std::vector<Target> targets;
+  std::vector<bool> filled;  ///< by target: from --fill-missing-from
+  std::unordered_map<std::string, std::size_t> by_name;
+
+  [[nodiscard]] const Target* find(const std::string& name) const;
+  void add(Target target, bool is_filled);
+  void remove_if(const std::vector<bool>& unwanted);  ///< by target
+};
+/// Throws Error(bad_input) for two tensors of one name, and for a stored name without a rule where names must be translated.
+[[nodiscard]] Published publish_names(const MapContext& context, const NamedTensors& named);
+
+/// Whether config.json (or the family, or the flag) ties the output layer, and the pair, where both or one are there.
+struct Tie {
+  bool by_config = false;
+  bool tied = false;
+  const Target* head = nullptr;
+  const Target* embedding = nullptr;
+};
+[[nodiscard]] Tie find_tie(const MapContext& context, const Published& published);
+/// Whether the two can only be compared by their data.
+[[nodiscard]] bool needs_comparison(const MapContext& context, const Tie& tie);
+/// Drops a head that is a copy; sets the flag for one that is not.
+void settle_tie(const MapContext& context, TieAnswer answer, Published& published, Mapping& mapping);
+
+/// Whether the output layer of a language model is asked for.
+[[nodiscard]] bool has_language_head(const MapContext& context, const Published& published);
+/// Whether the weights are quantised: codes and scales in place of plain matrices.
+[[nodiscard]] bool is_quantised(const Published& published);
+
+/// One tensor that config.json implies.
+struct Expected {
+  std::string name;
+  const TensorSpec* spec = nullptr;
+  std::optional<Shape> shape;
+};
+[[nodiscard]] std::vector<Expected> expected_tensors(const MapContext& context, const Published& published);
+/// Throws Error(bad_input) naming the first tensor whose shape is another, and both shapes.
+void check_shapes(const MapContext& context, const std::vector<Expected>& expected, const Published& published);
+/// Throws Error(bad_input) with the names of missing tensors. Notes those that are not expected.
+void check_names(const MapContext& context, const std::vector<Expected>& expected, const Published& published, Mapping& mapping);
+
+/// Turns the targets into those of the --like folder. Throws Error(bad_input) with the names that can't be matched.
+void follow_like(const MapContext& context, Published& published);
+
+/// The element type in which `target` is written.
+[[nodiscard]] DType dtype_for(const MapContext& context, const std::string& name, DType stored);
+void choose_dtypes(const MapContext& context, Published& published, Mapping& mapping);
+
+}  // namespace unshard

@@ -1,0 +1,199 @@
+#include "names.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "unshard/mapping.h"
+
+namespace unshard {
+namespace {
+
+// torch/_dynamo/eval_frame.py, FSDP1 (fully_sharded_data_parallel.py, and `_fpw_module` of 1.11 to 1.13), checkpoint_wrapper.py
+bool is_wrapper(std::string_view element) {
+  return element == "_orig_mod" || element == "_fsdp_wrapped_module" || element == "_checkpoint_wrapped_module" || element == "_fpw_module";
+}
+
+// DDP and Lightning; only where a wrapper can be, since a model may have a module of that name itself.
+bool is_leading_wrapper(std::string_view element) {
+  return element == "module" || element == "_forward_module";
+}
+
+std::string join(const std::vector<std::string_view>& elements) {
+  std::string name;
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    if (i > 0) name += '.';
+    name += elements[i];
+  }
+  return name;
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// Compares two digit strings of any length by value.
+int compare_numbers(std::string_view a, std::string_view b) {
+  a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
+  b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
+  if (a.size() != b.size()) return a.size() < b.size() ? -1 : 1;
+  return a.compare(b);
+}
+
+int compare_elements(std::string_view a, std::string_view b) {
+  const auto split = [](std::string_view element) {
+    std::size_t end = element.size();
+    while (end > 0 && is_digit(element[end - 1])) --end;
+    return std::pair{element.substr(0, end), element.substr(end)};
+  };
+  const auto [a_word, a_number] = split(a);
+  const auto [b_word, b_number] = split(b);
+  const bool a_is_number = a_word.empty() && !a_number.empty();
+  const bool b_is_number = b_word.empty() && !b_number.empty();
+  if (a_is_number != b_is_number) return a_is_number ? -1 : 1;
+  if (const int words = a_word.compare(b_word); words != 0) return words;
+  if (a_number.empty() != b_number.empty()) return a_number.empty() ? -1 : 1;
+  return compare_numbers(a_number, b_number);
+}
+
+/// Whether `c` is in the set that begins at pattern[at] (after the bracket); moves `at` behind the closing bracket. False and unmoved when the set is not closed.
+bool in_set(std::string_view pattern, std::size_t& at, char c, bool& closed) {
+  std::size_t i = at;
+  const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
+  if (negated) ++i;
+  bool found = false;
+  bool first = true;
+  for (; i < pattern.size() && (first || pattern[i] != ']'); first = false) {
+    const char low = pattern[i++];
+    char high = low;
+    if (i + 1 < pattern.size() && pattern[i] == '-' && pattern[i + 1] != ']') {
+      high = pattern[i + 1];
+      i += 2;
+    }
+    const auto value = [](char letter) { return static_cast<unsigned char>(letter); };
+    found = found || (value(low) <= value(c) && value(c) <= value(high));
+  }
+  closed = i < pattern.size();
+  if (closed) at = i + 1;
+  return closed && found != negated;
+}
+
+/// Matches one character of `name` against the pattern's element at `at`, which is no `*`; moves `at` on.
+bool matches_one(std::string_view pattern, std::size_t& at, char c) {
+  const char element = pattern[at];
+  if (element == '[') {
+    std::size_t after = at + 1;
+    bool closed = false;
+    const bool found = in_set(pattern, after, c, closed);
+    if (closed) {
+      at = after;
+      return found;
+    }
+  }
+  ++at;
+  return element == '?' || element == c;
+}
+
+}  // namespace
+
+std::vector<std::string_view> split_name(std::string_view name) {
+  std::vector<std::string_view> elements;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t dot = name.find('.', begin);
+    elements.push_back(name.substr(begin, dot == std::string_view::npos ? dot : dot - begin));
+    if (dot == std::string_view::npos) return elements;
+    begin = dot + 1;
+  }
+}
+
+std::string without_wrappers(std::string_view name) {
+  const std::vector<std::string_view> elements = split_name(name);
+  std::vector<std::string_view> kept;
+  bool beside = true;  // at the front, or behind a wrapper's element
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    const bool last = i + 1 == elements.size();
+    const bool before_wrapper = !last && is_wrapper(elements[i + 1]);
+    const bool wrapper = is_wrapper(elements[i]) || (is_leading_wrapper(elements[i]) && (beside || before_wrapper));
+    if (!wrapper || last) kept.push_back(elements[i]);
+    beside = wrapper;
+  }
+  return join(kept);
+}
+
+bool is_lora(std::string_view name) {
+  const std::vector<std::string_view> elements = split_name(name);
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    const std::string_view element = elements[i];
+    if (element == "lora_A" || element == "lora_B" || element == "lora_embedding_A" || element == "lora_embedding_B" || element == "lora_magnitude_vector") return true;
+    // Megatron-Bridge; a model may have adapters of another kind (wav2vec2).
+    if (element == "adapter" && i + 1 < elements.size() && (elements[i + 1] == "linear_in" || elements[i + 1] == "linear_out")) return true;
+  }
+  return false;
+}
+
+bool glob_matches(std::string_view pattern, std::string_view name) {
+  std::size_t at = 0;
+  std::size_t star = std::string_view::npos;  // behind the last `*`, and the name's end that it has taken so far
+  std::size_t taken = 0;
+  std::size_t i = 0;
+  while (i < name.size()) {
+    if (at < pattern.size() && pattern[at] == '*') {
+      star = ++at;
+      taken = i;
+    } else if (at < pattern.size() && matches_one(pattern, at, name[i])) {
+      ++i;
+    } else if (star != std::string_view::npos) {
+      at = star;
+      i = ++taken;
+    } else {
+      return false;
+    }
+  }
+  while (at < pattern.size() && pattern[at] == '*') ++at;
+  return at == pattern.size();
+}
+
+bool natural_less(std::string_view a, std::string_view b) {
+  while (true) {
+    const std::size_t a_end = std::min(a.find('.'), a.size());
+    const std::size_t b_end = std::min(b.find('.'), b.size());
+    if (const int order = compare_elements(a.substr(0, a_end), b.substr(0, b_end)); order != 0) return order < 0;
+    if (a_end == a.size() || b_end == b.size()) return a_end == a.size() && b_end < b.size();
+    a.remove_prefix(a_end + 1);
+    b.remove_prefix(b_end + 1);
+  }
+}
+
+std::string without_peft(std::string_view name) {
+  constexpr std::string_view prefix = "base_model.model.";
+  if (name.substr(0, prefix.size()) == prefix) name.remove_prefix(prefix.size());
+  std::vector<std::string_view> elements = split_name(name);
+  std::erase_if(elements, [](std::string_view element) { return element == "base_layer" || element == "original_module"; });
+  return elements.empty() ? std::string(name) : join(elements);
+}
+
+bool is_saved_module(std::string_view name) {
+  const std::vector<std::string_view> elements = split_name(name);
+  return std::find(elements.begin(), elements.end(), "modules_to_save") != elements.end();
+}
+
+std::string with_parts_replaced(std::string_view name, const std::vector<std::pair<std::string, std::string>>& parts) {
+  std::string replaced;
+  std::size_t at = 0;
+  while (at < name.size()) {
+    const std::pair<std::string, std::string>* best = nullptr;
+    for (const auto& part : parts) {
+      if (name.substr(at, part.first.size()) == part.first && (best == nullptr || part.first.size() > best->first.size())) best = &part;
+    }
+    if (best == nullptr) {
+      replaced += name[at++];
+    } else {
+      replaced += best->second;
+      at += best->first.size();
+    }
+  }
+  return replaced;
+}
+
+}  // namespace unshard

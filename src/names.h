@@ -1,0 +1,25 @@
+// What names of tensors share: order, and the parts that PEFT puts into them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unshard {
+
+[[nodiscard]] std::vector<std::string_view> split_name(std::string_view name);
+
+/// The order in which transformers 5 sorts a state dict that it converts (core_model_loading.py, dot_natural_key): by dotted elements, numbers by value and
+/// before words, numbers at the end of a word by value.
+[[nodiscard]] bool natural_less(std::string_view a, std::string_view b);
+
+/// `name` as the model without adapters calls it: no `base_model.model.` in front, no `base_layer` or `original_module` element.
+[[nodiscard]] std::string without_peft(std::string_view name);
+
+/// Whether `name` is a full copy that PEFT trained in place of a module (`modules_to_save.default`).
+[[nodiscard]] bool is_saved_module(std::string_view name);
+
+/// `name` with each occurrence of a key replaced by its value, from left to right, the longest key first; what was put in is not looked at again.
+[[nodiscard]] std::string with_parts_replaced(std::string_view name, const std::vector<std::pair<std::string, std::string>>& parts);
+
+}  // namespace unshard

@@ -1,0 +1,106 @@
+// From the names in the checkpoint to clean ones: no wrappers, no adapters, no buffers that transformers makes itself.
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "mapping_steps.h"
+#include "names.h"
+#include "unshard/error.h"
+
+namespace unshard {
+namespace {
+
+bool any_glob(const std::vector<std::string>& globs, const std::string& name) {
+  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_matches(glob, name); });
+}
+
+std::string count_of(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+class Cleaner {
+ public:
+  explicit Cleaner(const MapContext& context) : context_(context) {
+    for (const TensorRow& row : context.table) {
+      const std::string clean = without_wrappers(row.name);
+      has_adapters_ = has_adapters_ || (row.origin == 0 && (is_lora(clean) || clean.rfind("base_model.model.", 0) == 0));
+    }
+  }
+
+  NamedTensors run() {
+    for (TensorId id = 0; id < context_.table.size(); ++id) sort_out(id);
+    refuse_adapters();
+    if (context_.family.sorted) {
+      std::stable_sort(named_.tensors.begin(), named_.tensors.end(), [&](const NamedTensor& a, const NamedTensor& b) {
+        const int origins = static_cast<int>(context_.table[a.id].origin) - static_cast<int>(context_.table[b.id].origin);
+        return origins != 0 ? origins < 0 : natural_less(a.name, b.name);
+      });
+    } else {
+      std::stable_sort(named_.tensors.begin(), named_.tensors.end(),
+                       [&](const NamedTensor& a, const NamedTensor& b) { return context_.table[a.id].origin < context_.table[b.id].origin; });
+    }
+    add_notes();
+    return std::move(named_);
+  }
+
+ private:
+  void sort_out(TensorId id) {
+    const TensorRow& row = context_.table[id];
+    std::string clean = without_wrappers(row.name);
+    if (any_glob(context_.options.drop, row.name) || any_glob(context_.options.drop, clean)) {
+      if (row.origin == 0) dropped_.push_back(row.name);
+      return leave_out(row, "dropped by --drop");
+    }
+    if (is_lora(clean) || (has_adapters_ && is_saved_module(clean))) {
+      if (row.origin == 0) adapters_.push_back(row.name);
+      return leave_out(row, "LoRA tensor, dropped by --lora drop");
+    }
+    if (has_adapters_ && row.origin == 0) clean = without_peft(clean);
+    if (is_rebuilt(clean, row.shape)) {
+      if (row.origin == 0) rebuilt_.push_back(clean);
+      return leave_out(row, "buffer that transformers makes itself");
+    }
+    if (!context_.renames.empty() && row.origin == 0) clean = with_parts_replaced(clean, context_.renames);
+    named_.tensors.push_back({id, std::move(clean)});
+  }
+
+  void leave_out(const TensorRow& row, const std::string& reason) {
+    if (row.origin == 0) named_.unused.push_back({row.name, reason});
+  }
+
+  [[nodiscard]] bool is_rebuilt(const std::string& name, const Shape& shape) const {
+    if (context_.like.contains(name)) return false;
+    return std::any_of(context_.family.left_out.begin(), context_.family.left_out.end(), [&](const LeftOut& one) {
+      return (!one.rank || *one.rank == shape.size()) && glob_matches(one.pattern, name);
+    });
+  }
+
+  void refuse_adapters() const {
+    if (adapters_.empty()) return;
+    if (named_.tensors.empty()) {
+      throw Error(ErrorCode::bad_input, name_list(adapters_) + ": LoRA tensors and no base weights; give the base model's folder with --fill-missing-from");
+    }
+    if (context_.options.drop_lora) return;
+    throw Error(ErrorCode::unsupported, name_list(adapters_) + ": " + count_of(adapters_.size(), "LoRA tensor") +
+                                            " in the checkpoint, which this version neither extracts nor folds; leave them out with --lora drop");
+  }
+
+  void add_notes() {
+    if (!adapters_.empty()) named_.notes.push_back("Dropped " + count_of(adapters_.size(), "LoRA tensor") + "; the base weights are written");
+    if (!dropped_.empty()) named_.notes.push_back("Dropped " + count_of(dropped_.size(), "tensor") + " by --drop: " + name_list(dropped_));
+    if (!rebuilt_.empty()) named_.notes.push_back("Left out " + count_of(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
+  }
+
+  const MapContext& context_;
+  NamedTensors named_;
+  bool has_adapters_ = false;
+  std::vector<std::string> adapters_, dropped_, rebuilt_;
+};
+
+}  // namespace
+
+NamedTensors clean_names(const MapContext& context) {
+  return Cleaner(context).run();
+}
+
+}  // namespace unshard

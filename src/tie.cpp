@@ -1,0 +1,78 @@
+// The output layer of a model whose config.json ties it to the embedding: written only where it is something else.
+#include <algorithm>
+
+#include "mapping_steps.h"
+#include "unshard/error.h"
+
+namespace unshard {
+namespace {
+
+/// The stored tensor that the target is a plain copy of.
+std::optional<TensorId> copied_tensor(const MapContext& context, const Target& target) {
+  if (target.terms.size() != 1) return std::nullopt;
+  const TensorId source = target.terms.front().source;
+  if (!(context.table[source].shape == target.shape) || !(target.terms.front() == copy_of(source, target.shape))) return std::nullopt;
+  return source;
+}
+
+}  // namespace
+
+Tie find_tie(const MapContext& context, const Published& published) {
+  Tie tie;
+  const auto flag = context.config.flag("tie_word_embeddings");
+  tie.by_config = flag ? *flag : context.family.tied_by_default.value_or(false);
+  tie.tied = tie.by_config || context.options.tie_word_embedding;
+  for (const auto& [head, embedding] : context.family.ties) {
+    const Target* found_head = published.find(head);
+    const Target* found_embedding = published.find(embedding);
+    if (found_embedding == nullptr) continue;
+    tie.head = found_head;
+    tie.embedding = found_embedding;
+    break;
+  }
+  return tie;
+}
+
+bool needs_comparison(const MapContext& context, const Tie& tie) {
+  if (!tie.tied || tie.head == nullptr || tie.embedding == nullptr || !(tie.head->shape == tie.embedding->shape)) return false;
+  return copied_tensor(context, *tie.head) && copied_tensor(context, *tie.embedding);
+}
+
+void settle_tie(const MapContext& context, TieAnswer answer, Published& published, Mapping& mapping) {
+  const Tie tie = find_tie(context, published);
+  if (!tie.tied) return;
+  if (tie.head == nullptr || tie.embedding == nullptr) {
+    if (context.options.tie_word_embedding && !tie.by_config) mapping.edits.tie_word_embeddings = true;
+    return;
+  }
+  const std::string head = tie.head->name;
+  const std::string embedding = tie.embedding->name;
+  const std::size_t place = published.by_name.at(head);
+  std::vector<bool> without_head(published.targets.size(), false);
+  without_head[place] = true;
+  if (published.filled[place]) return published.remove_if(without_head);  // the checkpoint ties it, the folder that fills need not
+  if (needs_comparison(context, tie) && answer == TieAnswer::not_asked) {
+    throw Error(ErrorCode::internal, head + ": whether it is a copy of " + embedding + " was not settled");
+  }
+  if (answer == TieAnswer::equal) {
+    mapping.targets.unused.push_back({context.table[*copied_tensor(context, *tie.head)].name, "tied copy of " + embedding});
+    published.remove_if(without_head);
+    if (!tie.by_config) mapping.edits.tie_word_embeddings = true;
+    return;
+  }
+  if (context.options.tie_word_embedding) {
+    throw Error(ErrorCode::bad_input, head + ": is stored and differs from " + embedding + ", but --tie-word-embedding says that it is the same; leave the option out");
+  }
+  mapping.edits.tie_word_embeddings = false;
+  mapping.warnings.push_back("config.json ties " + head + " to " + embedding + ", but the stored ones differ: both are written and tie_word_embeddings becomes false");
+}
+
+std::optional<TieQuestion> tie_question(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options) {
+  const MapContext context = make_context(table, config, options);
+  const Published published = publish_names(context, clean_names(context));
+  const Tie tie = find_tie(context, published);
+  if (!needs_comparison(context, tie) || published.filled[published.by_name.at(tie.head->name)]) return std::nullopt;
+  return TieQuestion{*copied_tensor(context, *tie.embedding), *copied_tensor(context, *tie.head), dtype_for(context, tie.embedding->name, tie.embedding->dtype)};
+}
+
+}  // namespace unshard

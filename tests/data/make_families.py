@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Writes families/<name>.json: what transformers itself calls the tensors of a tiny model of each family.
+
+    config    as save_pretrained writes it
+    modules   [name, shape] of state_dict(): what training shards hold
+    files     [name, shape] of what save_pretrained writes, in the order in which it divides them into files
+    buffers   names of the state dict that are no parameters
+
+The tests compare our mapping of `modules` with `files`. Needs torch and transformers: python tests/data/make_families.py
+"""
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch
+import transformers
+from transformers import modeling_utils
+
+TEXT = dict(vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=4,
+            max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+PLAIN = {k: v for k, v in TEXT.items() if k != "head_dim"}
+MOE = dict(moe_intermediate_size=6, num_experts=4, num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[1])
+VISION = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=4, in_channels=3, patch_size=2, spatial_merge_size=2, temporal_patch_size=2)
+SHORT_VISION = {k: v for k, v in VISION.items() if k not in ("hidden_size", "intermediate_size")}
+ROPE = dict(rope_type="default", mrope_section=[1, 1, 0], rope_theta=10000.0)
+CLIP = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, image_size=8, patch_size=4, projection_dim=8)
+
+MODELS = {
+    "llama": ("LlamaForCausalLM", TEXT),
+    "llama_bias": ("LlamaForCausalLM", TEXT | dict(attention_bias=True, mlp_bias=True)),
+    "llama_tied": ("LlamaForCausalLM", TEXT | dict(tie_word_embeddings=True)),
+    "llama_reward": ("LlamaForSequenceClassification", TEXT | dict(num_labels=1)),
+    "mistral": ("MistralForCausalLM", TEXT),
+    "mixtral": ("MixtralForCausalLM", TEXT | dict(num_local_experts=4, num_experts_per_tok=2)),
+    "qwen2": ("Qwen2ForCausalLM", PLAIN),
+    "qwen2_critic": ("Qwen2ForTokenClassification", PLAIN | dict(num_labels=1)),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", PLAIN | MOE | dict(shared_expert_intermediate_size=12)),
+    "qwen3": ("Qwen3ForCausalLM", TEXT | dict(head_dim=6)),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", TEXT | MOE),
+    "gemma": ("GemmaForCausalLM", TEXT),
+    "gemma2": ("Gemma2ForCausalLM", TEXT),
+    "gemma3_text": ("Gemma3ForCausalLM", TEXT),
+    "gpt2": ("GPT2LMHeadModel", dict(n_embd=16, n_layer=2, n_head=4, vocab_size=50, n_positions=32, bos_token_id=1, eos_token_id=2)),
+    "gpt2_base": ("GPT2Model", dict(n_embd=16, n_layer=2, n_head=4, vocab_size=50, n_positions=32, bos_token_id=1, eos_token_id=2)),
+    "phi3": ("Phi3ForCausalLM", PLAIN),
+    "gpt_neox": ("GPTNeoXForCausalLM", {k: v for k, v in PLAIN.items() if k != "num_key_value_heads"}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", {k: v for k, v in PLAIN.items() if k != "num_key_value_heads"} | dict(
+        num_key_value_heads=4, num_hidden_layers=3, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, n_shared_experts=1,
+        first_k_dense_replace=1, q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3)),
+    "deepseek_v3_no_q_lora": ("DeepseekV3ForCausalLM", {k: v for k, v in PLAIN.items() if k != "num_key_value_heads"} | dict(
+        num_key_value_heads=4, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, n_shared_experts=2,
+        first_k_dense_replace=0, q_lora_rank=None, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3)),
+    "gpt_oss": ("GptOssForCausalLM", TEXT | dict(num_local_experts=4, num_experts_per_tok=2)),
+    "qwen2_vl": ("Qwen2VLForConditionalGeneration", dict(
+        text_config=PLAIN | dict(rope_parameters=ROPE), vision_config=SHORT_VISION | dict(embed_dim=16, hidden_size=16, mlp_ratio=2), tie_word_embeddings=False)),
+    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", dict(
+        text_config=PLAIN | dict(rope_parameters=ROPE), vision_config=VISION | dict(out_hidden_size=16, fullatt_block_indexes=[1]), tie_word_embeddings=True)),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration", dict(
+        text_config=TEXT | dict(rope_parameters=ROPE), vision_config=VISION | dict(out_hidden_size=16, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", dict(
+        text_config=TEXT | MOE | dict(rope_parameters=ROPE), vision_config=VISION | dict(out_hidden_size=16, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
+    "llava": ("LlavaForConditionalGeneration", dict(text_config=TEXT | dict(model_type="llama"), vision_config=CLIP | dict(model_type="clip_vision_model"))),
+    "gemma3": ("Gemma3ForConditionalGeneration", dict(
+        text_config=TEXT, vision_config={k: v for k, v in CLIP.items() if k != "projection_dim"} | dict(image_size=16), mm_tokens_per_image=4)),
+}
+
+
+def rows(tensors):
+    return [[name, list(tensor.shape)] for name, tensor in tensors.items()]
+
+
+def golden(class_name, settings):
+    cls = getattr(transformers, class_name)
+    torch.manual_seed(0)
+    model = cls(cls.config_class(**settings))
+    order = []
+    split = modeling_utils.split_torch_state_dict_into_shards
+
+    def watched(state_dict, **more):
+        order.append(rows(state_dict))
+        return split(state_dict, **more)
+
+    modeling_utils.split_torch_state_dict_into_shards = watched
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            config = json.loads((Path(folder) / "config.json").read_text())
+    finally:
+        modeling_utils.split_torch_state_dict_into_shards = split
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return dict(config=config, modules=rows(model.state_dict()), files=order[0], buffers=[n for n in model.state_dict() if n not in parameters])
+
+
+def main():
+    out = Path(__file__).parent / "families"
+    only = sys.argv[1:]
+    out.mkdir(exist_ok=True)
+    for name, (class_name, settings) in MODELS.items():
+        if only and name not in only:
+            continue
+        data = golden(class_name, settings)
+        lines = [f'{json.dumps(k)}: ' + ("[\n" + ",\n".join("  " + json.dumps(r) for r in v) + "\n]" if v else "[]") for k, v in data.items() if k != "config"]
+        text = '{\n"transformers": ' + json.dumps(transformers.__version__) + ',\n"config": ' + json.dumps(data["config"], indent=1) + ",\n" + ",\n".join(lines) + "\n}\n"
+        (out / f"{name}.json").write_text(text)
+        print(name, len(data["modules"]), len(data["files"]))
+
+
+main()

@@ -1,0 +1,141 @@
+// Every family against what transformers itself writes: tests/data/families/*.json, made by tests/data/make_families.py.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "unshard/error.h"
+#include "unshard/mapping.h"
+
+namespace unshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+fs::path data_folder() {
+  return fs::path(UNSHARD_CASES).parent_path() / "data" / "families";
+}
+
+std::vector<TensorRow> rows_of(const Json& list) {
+  std::vector<TensorRow> rows;
+  for (const Json& one : list) rows.push_back({one.at(0), DType::f32, Shape(one.at(1).get<std::vector<std::uint64_t>>()), 0});
+  return rows;
+}
+
+std::vector<std::string> text_of(const std::vector<TensorRow>& rows) {
+  std::vector<std::string> text;
+  for (const TensorRow& row : rows) text.push_back(row.name + " " + to_string(row.shape));
+  return text;
+}
+
+std::vector<std::string> text_of(const std::vector<Target>& targets) {
+  std::vector<std::string> text;
+  for (const Target& target : targets) text.push_back(target.name + " " + to_string(target.shape));
+  return text;
+}
+
+class Families : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    std::ifstream file(data_folder() / (GetParam() + ".json"));
+    golden_ = Json::parse(file);
+    config_ = ModelConfig::parse(golden_.at("config").dump(1), "config.json");
+    modules_ = rows_of(golden_.at("modules"));
+    files_ = rows_of(golden_.at("files"));
+  }
+
+  [[nodiscard]] Mapping map(const std::vector<TensorRow>& rows, const MapOptions& options = {}) const {
+    return map_tensors(rows, config_, options, tie_question(rows, config_, options) ? TieAnswer::equal : TieAnswer::not_asked);
+  }
+
+  Json golden_;
+  ModelConfig config_;
+  std::vector<TensorRow> modules_, files_;
+};
+
+TEST_P(Families, ModulesBecomeTheFilesOfTransformersInItsOrder) {
+  const Mapping mapping = map(modules_);
+  EXPECT_EQ(text_of(mapping.targets.targets), text_of(files_));
+  EXPECT_TRUE(mapping.warnings.empty());
+  EXPECT_TRUE(mapping.notes.empty()) << mapping.notes.front();
+  const bool has_copy = std::any_of(modules_.begin(), modules_.end(), [](const TensorRow& row) { return row.name == "lm_head.weight"; });
+  EXPECT_EQ(mapping.targets.unused.size(), config_.flag("tie_word_embeddings").value_or(false) && has_copy ? 1U : 0U);
+}
+
+TEST_P(Families, FilesPassThrough) {
+  std::vector<std::string> mapped = text_of(map(files_).targets.targets);
+  std::vector<std::string> expected = text_of(files_);
+  std::sort(mapped.begin(), mapped.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(mapped, expected);
+}
+
+TEST_P(Families, ATensorLessIsMissing) {
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    std::vector<TensorRow> rows = files_;
+    const std::string name = rows[i].name;
+    rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
+    // Parts of other modalities, other heads and optional buffers are in no table.
+    const bool in_table = name.find("visual.") == std::string::npos && name.find("vision_tower.") == std::string::npos && name.find("projector.") == std::string::npos &&
+                          name.find("score.") == std::string::npos && name.find("e_score_correction_bias") == std::string::npos;
+    try {
+      static_cast<void>(map(rows));
+      EXPECT_FALSE(in_table) << name;
+    } catch (const Error& error) {
+      EXPECT_TRUE(in_table) << error.what();
+      EXPECT_EQ(error.code(), ErrorCode::bad_input);
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_P(Families, AWrongShapeIsNamedWithBoth) {
+  for (TensorRow& row : files_) {
+    if (row.name.find("norm") == std::string::npos || row.name.find("vis") != std::string::npos || row.name.find("projector") != std::string::npos) continue;
+    row.shape[0] += 1;
+    try {
+      static_cast<void>(map(files_));
+      ADD_FAILURE() << row.name;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).find(row.name + ": shape " + to_string(row.shape)), 0U) << error.what();
+      EXPECT_NE(std::string(error.what()).find("config.json"), std::string::npos);
+    }
+    return;
+  }
+}
+
+TEST_P(Families, ModulesFollowAFolderOfModules) {
+  MapOptions options;
+  options.like = LikeFolder{"like", modules_};
+  const Mapping mapping = map(files_, options);
+  std::vector<std::string> mapped = text_of(mapping.targets.targets);
+  std::vector<std::string> expected = text_of(modules_);
+  if (config_.flag("tie_word_embeddings").value_or(false)) std::erase_if(expected, [](const std::string& text) { return text.rfind("lm_head.weight ", 0) == 0; });
+  std::sort(mapped.begin(), mapped.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(mapped, expected);
+}
+
+std::vector<std::string> all_families() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(data_folder())) names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transformers, Families, testing::ValuesIn(all_families()), [](const auto& family) { return family.param; });
+
+TEST(FamilyNames, AreSortedAndUnique) {
+  const std::vector<std::string> names = family_names();
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  EXPECT_TRUE(std::find(names.begin(), names.end(), "qwen3_moe") != names.end());
+}
+
+}  // namespace
+}  // namespace unshard

@@ -16,7 +16,9 @@ namespace unshard {
 /// One path below the folders that the user gave, as the nodes of the job see it.
 struct TreeEntry {
   FileStatus status;                 ///< as the lowest node that sees it has it
-  std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
+  std::vector<std::uint32_t> nodes;  ///< sorted nodes that see this file (or a folder of this name)
+  std::vector<std::vector<std::uint32_t>> other_copies;  ///< nodes that see another file of this name and size (inode or time differ): maybe a copy
+  std::string problem;               ///< "": none; else why it can't be used: two nodes have files of different sizes, a folder that can't be listed
   std::string content;               ///< of the text files that discovery needs (trackers, *_config.json, *.safetensors.index.json); else empty
 };
 
@@ -32,9 +34,15 @@ struct Tree {
   [[nodiscard]] std::vector<std::string> children(const std::string& folder) const;
 };
 
-/// Collective. One rank of each node lists `roots`; the lists are united. A root that no node has: Error(bad_input). A file whose size
-/// differs between two nodes: Error(bad_input) naming both hosts, unless discovery has no use for it (it is then left to the format).
+/// Collective. One rank of each node lists `roots`; the lists are united. A root that no node has: Error(bad_input). A file whose size differs between two
+/// nodes keeps that as its `problem`, naming both hosts: discover() throws it when the checkpoint uses the file.
 [[nodiscard]] Tree list_tree(Comm& comm, FileSystem& files, const std::vector<std::string>& roots);
+
+/// Another file of the same name and size, in another folder given or on another node's disk. Its headers must be the same (read_catalog compares them).
+struct FileCopy {
+  std::string path;
+  std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
+};
 
 /// One file of the checkpoint that holds weights.
 struct ShardFile {
@@ -43,6 +51,7 @@ struct ShardFile {
   std::uint64_t size_bytes = 0;
   std::uint32_t rank = 0;            ///< of the training job, where the format has it
   std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
+  std::vector<FileCopy> copies;      ///< others that claim to be the same
 };
 
 enum class Severity : std::uint8_t { note, error };

@@ -1,0 +1,134 @@
+// Reading the headers of every file, each on one rank, and bringing the records of each tensor to its home rank.
+//
+// Records travel and wait as bytes (chunk_wire.h), collected by tensor while the files are read; they become values only at home.
+#include "unshard/catalog.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "catalog_notes.h"
+#include "chunk_order.h"
+#include "chunk_wire.h"
+#include "file_copies.h"
+#include "file_owners.h"
+#include "send_home.h"
+#include "tensor_table.h"
+#include "unshard/agree.h"
+#include "unshard/checkpoint_format.h"
+#include "unshard/file_cache.h"
+
+namespace unshard {
+namespace {
+
+/// What the files of one rank hold.
+struct OwnFiles {
+  std::vector<SeenTensor> tensors;   ///< in order of first sighting
+  std::vector<PackedRecords> records;  ///< of each tensor
+  std::vector<ObjectNote> objects;
+  std::vector<FileFinding> findings;
+};
+
+class HeaderReader {
+ public:
+  HeaderReader(const Source& source, FileCache& files) : source_(source), files_(files), format_(format_named(source.format)) {}
+
+  /// Files come in ascending order.
+  void read(FileId file) {
+    const auto failure = attempt([&] {
+      const auto open_file = files_.get(file);
+      add(file, format_.read_headers(source_, file, *open_file));
+    });
+    if (failure) own.findings.push_back({file, true, finding_of(*failure, source_.files[file])});
+  }
+
+  OwnFiles own;
+
+ private:
+  void add(FileId file, ShardContents contents) {
+    std::size_t expected = 0;  // files of a job list the same tensors in the same order
+    for (std::size_t position = 0; position < contents.pieces.size(); ++position) {
+      const std::size_t index = index_of(contents.pieces[position], file, position, expected);
+      expected = index + 1;
+      pack(contents.pieces[position], file, own.records[index]);
+    }
+    constexpr std::size_t most_notes = 1000;  // of one file, which may be made to hold millions
+    if (contents.objects.size() > most_notes) {
+      contents.objects[most_notes] = {file, "", std::to_string(contents.objects.size() - most_notes) + " more objects"};
+      contents.objects.resize(most_notes + 1);
+    }
+    for (ObjectNote& note : contents.objects) {
+      note.file = file;
+      own.objects.push_back(std::move(note));
+    }
+    for (Finding& finding : contents.findings) own.findings.push_back({file, false, std::move(finding)});
+  }
+
+  std::size_t index_of(const Piece& piece, FileId file, std::size_t position, std::size_t expected) {
+    const Sighting sighting{file, position, piece.dtype, piece.shape};
+    std::size_t index = expected;
+    if (expected >= own.tensors.size() || own.tensors[expected].name != piece.name) {
+      const auto [place, is_new] = places_.try_emplace(piece.name, own.tensors.size());
+      index = place->second;
+      if (is_new) {
+        own.tensors.push_back({piece.name, sighting, std::nullopt});
+        own.records.emplace_back();
+      }
+    }
+    note_sighting(own.tensors[index], sighting);
+    return index;
+  }
+
+  static void pack(const Piece& piece, FileId file, PackedRecords& records) {
+    for (Chunk chunk : piece.chunks) {
+      const std::size_t rank = piece.shape.size();
+      if (chunk.box.offset.size() != rank || chunk.strides.size() != rank || !inside(chunk.box, piece.shape)) {
+        throw Error(ErrorCode::internal, printable(piece.name) + ": " + to_string(chunk.box) + " is not inside " + to_string(piece.shape));
+      }
+      chunk.file = file;
+      records.add(chunk);
+    }
+  }
+
+  const Source& source_;
+  FileCache& files_;
+  const CheckpointFormat& format_;
+  std::unordered_map<std::string, std::size_t> places_;
+};
+
+OwnFiles read_own_files(const Comm& comm, FileCache& files, const Source& source) {
+  const std::vector<int> owners = file_owners(comm, source);
+  HeaderReader reader(source, files);
+  for (std::size_t file = 0; file < owners.size(); ++file) {
+    if (owners[file] == comm.rank()) reader.read(static_cast<FileId>(file));
+  }
+  return std::move(reader.own);
+}
+
+bool has_errors(const std::vector<Finding>& findings) {
+  return std::any_of(findings.begin(), findings.end(), [](const Finding& finding) { return finding.severity == Severity::error; });
+}
+
+}  // namespace
+
+int home_of(TensorId id, std::size_t tensor_count, int ranks) {
+  if (tensor_count == 0) return 0;
+  return static_cast<int>(static_cast<std::uint64_t>(id) * static_cast<std::uint64_t>(ranks) / tensor_count);
+}
+
+Catalog read_catalog(Comm& comm, FileCache& files, const Source& source) {
+  OwnFiles own = collectively(comm, "catalog", [&] { return read_own_files(comm, files, source); });
+  Catalog catalog;
+  UnitedTable table = unite_tables(comm, source, own.tensors);
+  catalog.tensors = std::move(table.rows);
+  catalog.findings = unite_findings(comm, source, own.findings);
+  catalog.findings.insert(catalog.findings.end(), table.findings.begin(), table.findings.end());
+  for (Finding& finding : compare_copies(comm, files, source)) catalog.findings.push_back(std::move(finding));
+  catalog.objects = unite_objects(comm, own.objects);
+  catalog.chunks = send_home(comm, catalog.tensors, own.records, table.ids, table.contradictory);
+  if (catalog.tensors.empty() && !has_errors(catalog.findings) && !source.files.empty()) {
+    catalog.findings.push_back({Severity::error, source.folder, "its files hold no tensors", ErrorCode::bad_input});
+  }
+  return catalog;
+}
+
+}  // namespace unshard

@@ -1,0 +1,67 @@
+#include "file_owners.h"
+
+#include <algorithm>
+#include <map>
+
+#include "unshard/error.h"
+
+namespace unshard {
+namespace {
+
+std::vector<int> ranks_on(const Comm& comm, const std::vector<std::uint32_t>& nodes) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    if (std::binary_search(nodes.begin(), nodes.end(), static_cast<std::uint32_t>(comm.node_of(rank)))) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+/// How many of `count` files each of `ranks` takes, so that the least loaded are filled up first.
+std::vector<std::size_t> shares(const std::vector<int>& ranks, const std::vector<std::size_t>& load, std::size_t count) {
+  std::vector<std::size_t> order(ranks.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return load[ranks[a]] < load[ranks[b]]; });
+  std::size_t filled = 0, sum = 0;  // the `filled` least loaded ranks can be brought to one level with `count` files
+  while (filled < order.size() && load[ranks[order[filled]]] * filled <= sum + count) sum += load[ranks[order[filled++]]];
+  std::vector<std::size_t> share(ranks.size(), 0);
+  for (std::size_t i = 0; i < filled; ++i) {
+    const std::size_t level = (sum + count) * (i + 1) / filled - (sum + count) * i / filled;
+    share[order[i]] = level > load[ranks[order[i]]] ? level - load[ranks[order[i]]] : 0;
+  }
+  return share;
+}
+
+}  // namespace
+
+std::vector<int> file_owners(const Comm& comm, const Source& source) {
+  std::map<std::vector<std::uint32_t>, std::vector<std::size_t>> files_by_nodes;
+  for (std::size_t i = 0; i < source.files.size(); ++i) files_by_nodes[source.files[i].nodes].push_back(i);
+  std::vector<decltype(files_by_nodes)::const_iterator> groups;
+  for (auto group = files_by_nodes.cbegin(); group != files_by_nodes.cend(); ++group) groups.push_back(group);
+  // Those with the least choice first.
+  std::stable_sort(groups.begin(), groups.end(), [](auto a, auto b) { return a->first.size() < b->first.size(); });
+
+  std::vector<int> owners(source.files.size(), 0);
+  std::vector<std::size_t> load(static_cast<std::size_t>(comm.size()), 0);
+  for (const auto& group : groups) {
+    const std::vector<int> ranks = ranks_on(comm, group->first);
+    const auto& files = group->second;
+    if (ranks.empty()) throw Error(ErrorCode::internal, printable(source.files[files.front()].label) + ": no rank sees this file");
+    const std::vector<std::size_t> share = shares(ranks, load, files.size());
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const std::size_t last = i + 1 == ranks.size() ? files.size() : std::min(files.size(), next + share[i]);
+      load[static_cast<std::size_t>(ranks[i])] += last - next;
+      for (; next < last; ++next) owners[files[next]] = ranks[i];
+    }
+  }
+  return owners;
+}
+
+int lowest_rank_on(const Comm& comm, const std::vector<std::uint32_t>& nodes) {
+  const std::vector<int> ranks = ranks_on(comm, nodes);
+  if (ranks.empty()) throw Error(ErrorCode::internal, "no rank runs on a node that sees the file");
+  return ranks.front();
+}
+
+}  // namespace unshard

@@ -47,9 +47,14 @@ class HeaderReader {
   void add(FileId file, ShardContents contents) {
     std::size_t expected = 0;  // files of a job list the same tensors in the same order
     for (std::size_t position = 0; position < contents.pieces.size(); ++position) {
-      const std::size_t index = index_of(contents.pieces[position], file, position, expected);
+      const Piece& piece = contents.pieces[position];
+      if (const auto impossible = attempt([&] { static_cast<void>(volume(piece.shape)); })) {
+        own.findings.push_back({file, false, {Severity::error, piece.name, impossible->what(), impossible->code()}});
+        continue;
+      }
+      const std::size_t index = index_of(piece, file, position, expected);
       expected = index + 1;
-      pack(contents.pieces[position], file, own.records[index]);
+      pack(piece, file, own.records[index]);
     }
     constexpr std::size_t most_notes = 1000;  // of one file, which may be made to hold millions
     if (contents.objects.size() > most_notes) {
@@ -122,7 +127,7 @@ Catalog read_catalog(Comm& comm, FileCache& files, const Source& source) {
   catalog.tensors = std::move(table.rows);
   catalog.findings = unite_findings(comm, source, own.findings);
   catalog.findings.insert(catalog.findings.end(), table.findings.begin(), table.findings.end());
-  for (Finding& finding : compare_copies(comm, files, source)) catalog.findings.push_back(std::move(finding));
+  for (Finding& finding : compare_file_copies(comm, files, source)) catalog.findings.push_back(std::move(finding));
   catalog.objects = unite_objects(comm, own.objects);
   catalog.chunks = send_home(comm, catalog.tensors, own.records, table.ids, table.contradictory);
   if (catalog.tensors.empty() && !has_errors(catalog.findings) && !source.files.empty()) {

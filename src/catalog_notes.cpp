@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "unshard/agree.h"
-#include "wire.h"
 
 namespace unshard {
 namespace {
@@ -13,22 +12,6 @@ namespace {
 constexpr std::size_t most_files_listed = 20;
 constexpr std::size_t most_tensor_findings = 100;
 constexpr std::size_t most_objects = 1000;
-
-void write_finding(WireWriter& out, const Finding& finding) {
-  out.number(static_cast<std::uint64_t>(finding.severity));
-  out.number(static_cast<std::uint64_t>(finding.code));
-  out.text(finding.subject);
-  out.text(finding.text);
-}
-
-Finding read_finding(WireReader& in) {
-  Finding finding;
-  finding.severity = static_cast<Severity>(in.number_up_to(static_cast<std::uint64_t>(Severity::error)));
-  finding.code = static_cast<ErrorCode>(in.number_up_to(255));
-  finding.subject = in.text();
-  finding.text = in.text();
-  return finding;
-}
 
 /// One finding about a tensor, made in `files` files, first in `file`.
 struct Repeated {
@@ -199,16 +182,20 @@ std::vector<ObjectNote> unite_objects(Comm& comm, const std::vector<ObjectNote>&
   });
 }
 
-Bytes encode_findings(const std::vector<Finding>& findings) {
-  WireWriter out;
-  for (const Finding& finding : findings) write_finding(out, finding);
-  return out.take();
+void write_finding(WireWriter& out, const Finding& finding) {
+  out.number(static_cast<std::uint64_t>(finding.severity));
+  out.number(static_cast<std::uint64_t>(finding.code));
+  out.text(finding.subject);
+  out.text(finding.text);
 }
 
-std::vector<Finding> decode_findings(const Bytes& bytes) {
-  std::vector<Finding> findings;
-  for (WireReader in(bytes); !in.at_end();) findings.push_back(read_finding(in));
-  return findings;
+Finding read_finding(WireReader& in) {
+  Finding finding;
+  finding.severity = static_cast<Severity>(in.number_up_to(static_cast<std::uint64_t>(Severity::error)));
+  finding.code = static_cast<ErrorCode>(in.number_up_to(255));
+  finding.subject = in.text();
+  finding.text = in.text();
+  return finding;
 }
 
 Finding finding_of(const Error& error, const ShardFile& file) {

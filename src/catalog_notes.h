@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "unshard/catalog.h"
+#include "wire.h"
 
 namespace unshard {
 
@@ -20,9 +21,9 @@ struct FileFinding {
 /// Collective. Each kind of object once, from the lowest file that has it.
 [[nodiscard]] std::vector<ObjectNote> unite_objects(Comm& comm, const std::vector<ObjectNote>& mine);
 
-/// Local. `finding` as bytes and back, for what is found after the headers are read.
-[[nodiscard]] Bytes encode_findings(const std::vector<Finding>& findings);
-[[nodiscard]] std::vector<Finding> decode_findings(const Bytes& bytes);
+/// Local. A finding as bytes and back.
+void write_finding(WireWriter& out, const Finding& finding);
+[[nodiscard]] Finding read_finding(WireReader& in);
 
 /// Local. What a failure with `file` says, without the name that the text starts with.
 [[nodiscard]] Finding finding_of(const Error& error, const ShardFile& file);

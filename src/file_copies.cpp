@@ -69,7 +69,7 @@ std::string place_name(const Comm& comm, const std::string& path, const std::vec
 
 }  // namespace
 
-std::vector<Finding> compare_copies(Comm& comm, FileCache& files, const Source& source) {
+std::vector<Finding> compare_file_copies(Comm& comm, FileCache& files, const Source& source) {
   if (std::all_of(source.files.begin(), source.files.end(), [](const ShardFile& file) { return file.copies.empty(); })) return {};
   const Bytes mine = collectively(comm, "catalog", [&] { return own_fingerprints(comm, files.system(), source); });
   const std::vector<Bytes> all = comm.gather_all(mine);

@@ -22,6 +22,7 @@ class FileCache {
   /// The open file; stays valid while the pointer is held, even if the cache has dropped it.
   [[nodiscard]] std::shared_ptr<File> get(std::uint32_t file);
   [[nodiscard]] FileSystem& system() { return system_; }
+  [[nodiscard]] const Source& source() const { return source_; }
 
  private:
   struct Entry {

@@ -308,7 +308,7 @@ class FsdpFormat final : public CheckpointFormat {
   [[nodiscard]] ShardContents read_headers(const Source& source, FileId file, File& open_file) const override {
     const std::string& label = source.files.at(file).label;
     refuse_lfs_pointer(open_file, label);
-    TorchContents contents = read_torch_file(open_file, label);
+    TorchContents contents = read_torch_file(open_file, label, source.files[file].rank);
     ShardContents shard;
     shard.objects = std::move(contents.objects);
     if (auto flat = flat_parameters(contents)) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <utility>
 
 #include "arguments.h"
@@ -48,6 +49,13 @@ void check_choice(const std::string& option, const std::string& value, const Kno
 
 void need_text(const std::string& option, const std::string& value) {
   if (value.empty()) refuse(option + " needs a value");
+}
+
+/// What a command can't do without. Not CLI11's own check: that comes before the one for unknown words, and would hide a misspelt name.
+void need(std::initializer_list<std::pair<const char*, bool>> options) {
+  for (const auto& [name, given] : options) {
+    if (!given) refuse(std::string(name) + " is required; see unshard --help");
+  }
 }
 
 /// An option with one text, which must not be empty.
@@ -105,12 +113,12 @@ void add_backend(CLI::App& app, std::string& backend, const Abilities& abilities
       ->type_name("FORMAT");
 }
 
-CLI::Option* add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
+void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
   add_backend(app, input.backend, abilities);
   app.add_option("--num-threads", input.threads, "I/O threads of each rank (default 4)")->check(CLI::Range(1, most_threads))->type_name("N");
   add_size(app, "--buffer-size", input.buffer_bytes, "bound of all buffers of a rank together (default 256MiB)");
   app.add_flag("--low-cpu-mem-usage", input.low_cpu_mem_usage, "small windows, one in flight: at most 64 MiB of buffers per rank");
-  return add_list(app, "--local-dir", input.local_dirs, "folder of the checkpoint; several, repeated or with commas, for parts on several disks")
+  add_list(app, "--local-dir", input.local_dirs, "folder of the checkpoint; several, repeated or with commas, for parts on several disks")
       ->delimiter(',')
       ->type_name("DIR");
 }
@@ -216,11 +224,12 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("merge", "turn the shards of a checkpoint into a Hugging Face model folder");
   MergeOptions& merge = line.merge;
   app.callback([&line] {
+    need({{"--local-dir", !line.merge.input.local_dirs.empty()}, {"--target-dir", !line.merge.target_dir.empty()}});
     line.command = Command::merge;
     line.merge.custom_mapping_path = line.merge.map.custom_mapping_path;
   });
-  add_input(app, merge.input, abilities)->required();
-  add_folder(app, "--target-dir", merge.target_dir, "folder of the model that is written")->required();
+  add_input(app, merge.input, abilities);
+  add_folder(app, "--target-dir", merge.target_dir, "folder of the model that is written (required)");
   add_mapping(app, merge.map, merge.hf_config);
   add_config_numbers(app, merge.config_overrides);
   add_folder(app, "--like", merge.like_dir, "follow names, dtypes and expert layout of this model folder");
@@ -234,8 +243,11 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
 
 void add_check(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("check", "is the checkpoint complete? reads headers only");
-  app.callback([&line] { line.command = Command::check; });
-  add_input(app, line.check.input, abilities)->required();
+  app.callback([&line] {
+    need({{"--local-dir", !line.check.input.local_dirs.empty()}});
+    line.command = Command::check;
+  });
+  add_input(app, line.check.input, abilities);
   app.add_flag("--deep", line.check.deep, "read the data as well: checksums, copies, NaN and infinity");
   add_lines(app, line);
   add_without_effect(app, line.notes);
@@ -251,13 +263,14 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("test", "compare a model folder, or the shards, with a reference");
   TestOptions& test = line.test;
   app.callback([&line] {
+    need({{"--test-hf-dir", !line.test.test_hf_dir.empty()}});
     line.command = Command::test;
     check_tolerance(line.test.tolerance);
     if (line.test.input.local_dirs.empty() == line.test.merged_dir.empty()) refuse("test needs one of --merged-dir and --local-dir");
   });
   add_input(app, test.input, abilities);
   add_folder(app, "--merged-dir", test.merged_dir, "model folder to be tested");
-  add_folder(app, "--test-hf-dir", test.test_hf_dir, "model folder that is right")->required();
+  add_folder(app, "--test-hf-dir", test.test_hf_dir, "model folder that is right (required)");
   app.add_option("--atol", test.tolerance.atol, "absolute tolerance (default 1e-5)")->type_name("X");
   app.add_option("--rtol", test.tolerance.rtol, "relative tolerance (default 1e-5)")->type_name("X");
   app.add_flag("--like-dtype", test.like_dtype, "first cast to the reference's dtype");

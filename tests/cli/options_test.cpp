@@ -168,7 +168,7 @@ TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
   expect_usage("check", "--local-dir");
   expect_usage("check --local-dir", "--local-dir");
   expect_usage("check --local-dir a --bogus", "--bogus");
-  expect_usage("check --local-dir a --local-di b", "--local-di");
+  expect_usage("check --local-di a", "--local-di");
   expect_usage("check --local-dir a --verbose --quiet", "--quiet");
   expect_usage("check --local-dir a --backend pytorch", "'pytorch'");
   expect_usage("merge --local-dir a --target-dir t --target-dir u", "--target-dir");

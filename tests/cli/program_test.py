@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+"""The program seen from outside: exit codes, one line per error with any number of ranks, signals, faults of disk and MPI.
+
+    program_test.py --unshard PROGRAM --mpirun "mpirun --oversubscribe" --cases DIR [--faults LIBRARY] [unittest's arguments]
+
+Without --faults (a sanitizer build, which must be loaded first) the tests that need faults are skipped.
+"""
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+OPTIONS = argparse.Namespace()
+LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "SLURM_")
+RANKS = (0, 1, 2, 3, 4)  # 0: a plain command
+
+
+def environment(**extra):
+    """Without what a launcher around the tests has set."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES) or k.startswith(("OMPI_ALLOW", "OMPI_MCA"))}
+    return {**kept, **extra}
+
+
+class Run:
+    """One run of the program: `lines` are its error lines, without what the launcher adds."""
+
+    def __init__(self, arguments, ranks=0, timeout=60, **extra):
+        self.started = time.monotonic()
+        self.ranks = ranks
+        preload = {"LD_PRELOAD": OPTIONS.faults} if "FAULT" in extra else {}
+        launcher = shlex.split(OPTIONS.mpirun) + ["-np", str(ranks)] if ranks else []
+        for name in {**preload, **extra} if ranks else ():
+            launcher += ["-x", name]
+        variables = environment(**extra) if ranks else environment(**preload, **extra)
+        if ranks and preload:  # into the ranks only: the launcher itself stays as it is
+            launcher[launcher.index("LD_PRELOAD")] = "LD_PRELOAD=" + OPTIONS.faults
+        self.process = subprocess.Popen(launcher + [OPTIONS.unshard, *map(str, arguments)], env=variables, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        self.timeout = timeout
+
+    def wait(self):
+        try:
+            self.out, self.err = self.process.communicate(timeout=self.timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.communicate()
+            raise AssertionError(f"the program hangs: {self.process.args}") from None
+        self.seconds = time.monotonic() - self.started
+        self.code = self.process.returncode
+        self.lines = [line for line in self.err.splitlines() if line.startswith("unshard: error:")]
+        return self
+
+
+def run(arguments, ranks=0, **extra):
+    return Run(arguments, ranks, **extra).wait()
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="unshard_cli_"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.input = Path(OPTIONS.cases) / "fsdp" / "two_ranks_bf16" / "input"
+        self.target = self.folder / "model"
+
+    def expect_error(self, result, code, *parts):
+        """One line, the same code, nothing half-published."""
+        self.assertEqual(result.code, code, result.err)
+        self.assertEqual(len(result.lines), 1, result.err)
+        for part in parts:
+            self.assertIn(part, result.lines[0])
+
+    def merge(self, ranks=0, *more, **extra):
+        return run(["merge", "--local-dir", self.input, "--target-dir", self.target, *more], ranks, **extra)
+
+    def expect_failed_merge(self, result, code, *parts):
+        self.expect_error(result, code, *parts)
+        self.assertFalse(self.target.exists(), "a target appeared although the merge has failed")
+
+    def expect_that_it_works_now(self, ranks=0):
+        again = self.merge(ranks)
+        self.assertEqual(again.code, 0, again.err)
+        self.assertTrue((self.target / "model.safetensors").exists())
+
+
+class Usage(ProgramTest):
+    def test_wrong_usage_is_one_line_and_code_2_with_any_number_of_ranks(self):
+        for ranks in RANKS:
+            with self.subTest(ranks=ranks):
+                self.expect_error(run([], ranks), 2, "unshard: error: usage: ")
+                self.expect_error(run(["merge", "--local-dir", "x"], ranks), 2, "unshard: error: usage: ", "--target-dir")
+                self.expect_error(run(["check", "--bogus"], ranks), 2, "--bogus")
+
+    def test_later_features_are_code_4_with_any_number_of_ranks(self):
+        for ranks in RANKS:
+            with self.subTest(ranks=ranks):
+                self.expect_failed_merge(self.merge(ranks, "--quantize", "fp8-block"), 4, "--quantize")
+        self.expect_error(run(["extract-lora", "--local-dir", "x"]), 4, "extract-lora")
+        self.expect_failed_merge(self.merge(0, "--hf_upload_path=a/b"), 4, "hf upload")
+
+    def test_names_may_have_underscores_and_equals_signs(self):
+        for arguments in (["--local_dir", self.input], [f"--local-dir={self.input}"], [f"--local_dir={self.input}", "--num_threads=2"]):
+            result = run(["check", *arguments])
+            self.assertEqual(result.code, 0, result.err)
+
+    def test_version_and_help_go_to_stdout_once(self):
+        for ranks in (0, 2):
+            result = run(["--version"], ranks)
+            self.assertEqual(result.code, 0, result.err)
+            for part in ("unshard ", "MPI: ", "LibTorch: ", "HDF5: ", "formats: "):
+                self.assertEqual(result.out.count(part), 1, result.out)
+            self.assertEqual(run(["merge", "--help"], ranks).out.count("--max-shard-size"), 1)
+        self.assertIn("qwen2", run(["inspect", "--families"]).out.split())
+
+    def test_json_is_one_object_on_stdout_with_any_number_of_ranks(self):
+        for ranks in RANKS:
+            result = run(["check", "--local-dir", self.input, "--json"], ranks)
+            self.assertEqual(result.code, 0, result.err)
+            self.assertIsInstance(json.loads(result.out), dict)
+
+    def test_a_reader_that_goes_away_is_no_crash(self):
+        process = subprocess.Popen([OPTIONS.unshard, "inspect", str(self.input)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stdout.close()
+        self.assertEqual(process.stderr.read(), b"")
+        self.assertEqual(process.wait(timeout=30), 0)
+
+    def test_a_stdout_that_takes_nothing_is_an_error(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([OPTIONS.unshard, "inspect", str(self.input)], env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(result.returncode, 5, result.stderr)
+        self.assertIn("standard output", result.stderr)
+
+
+class Input(ProgramTest):
+    def test_a_folder_that_no_rank_has_is_named_once(self):
+        for ranks in RANKS:
+            for command in (["check"], ["merge", "--target-dir", self.target]):
+                with self.subTest(ranks=ranks, command=command[0]):
+                    self.expect_error(run([*command, "--local-dir", self.folder / "absent"], ranks), 3, str(self.folder / "absent"))
+
+    def test_json_of_a_failure_still_has_code_and_line(self):
+        for ranks in (0, 2):
+            self.expect_error(run(["check", "--local-dir", self.folder / "absent", "--json"], ranks), 3, "absent")
+
+    def test_any_number_of_ranks_gives_the_same_bytes(self):
+        first = None
+        for ranks in RANKS:
+            self.expect_that_it_works_now(ranks)
+            content = (self.target / "model.safetensors").read_bytes()
+            first = first or content
+            self.assertEqual(content, first)
+            shutil.rmtree(self.target)
+
+
+class Launchers(ProgramTest):
+    def test_tasks_that_did_not_find_each_other_are_refused_with_advice(self):
+        for variables in ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}, {"PMI_SIZE": "4", "PMI_RANK": "0"},
+                          {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}, {"PMIX_RANK": "0"}):
+            with self.subTest(variables=variables):
+                self.expect_error(run(["check", "--local-dir", self.input], **variables), 7, "MPI sees only this one", "--mpi=pmix")
+
+    def test_only_the_first_of_them_speaks(self):
+        result = run(["check", "--local-dir", self.input], SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="1")
+        self.assertEqual(result.code, 7)
+        self.assertEqual(result.err, "")
+
+    def test_plain_commands_of_a_batch_script_are_no_tasks(self):
+        result = run(["check", "--local-dir", self.input], SLURM_NTASKS="8", SLURM_JOB_ID="1", SLURM_STEP_NUM_TASKS="1")
+        self.assertEqual(result.code, 0, result.err)
+
+    def test_version_needs_no_mpi(self):
+        self.assertEqual(run(["--version"], SLURM_STEP_NUM_TASKS="4").code, 0)
+
+
+class Signals(ProgramTest):
+    def interrupted(self, number, ranks):
+        if not OPTIONS.faults:
+            self.skipTest("needs the library of faults")
+        started = Run(["merge", "--local-dir", self.input, "--target-dir", self.target, "--io", "posix"], ranks, FAULT="write-slow", FAULT_PATH=".safetensors")
+        deadline = time.monotonic() + 20
+        while not list(self.folder.glob("model.unshard-partial/*safetensors*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)  # into the slow write
+        started.process.send_signal(number)
+        return started.wait()
+
+    def test_a_plain_merge_ends_with_one_line_and_128_plus_signal(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            with self.subTest(signal=number.name):
+                self.expect_failed_merge(self.interrupted(number, 0), 128 + number)
+        self.expect_that_it_works_now()
+
+    def test_a_signal_that_the_launcher_passes_on_ends_all_ranks(self):
+        self.expect_failed_merge(self.interrupted(signal.SIGUSR1, 2), 128 + signal.SIGUSR1)
+        self.expect_that_it_works_now(2)
+
+
+class Faults(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        if not OPTIONS.faults:
+            self.skipTest("needs the library of faults")
+
+    def each_rank(self):
+        for ranks in (1, 2, 3, 4):
+            for rank in sorted({0, ranks - 1}):
+                yield ranks, rank
+
+    def test_a_file_that_one_rank_can_not_read(self):
+        for ranks, rank in self.each_rank():
+            for command in (["check"], ["merge", "--target-dir", self.target]):
+                with self.subTest(ranks=ranks, rank=rank, command=command[0]):
+                    result = run([*command, "--local-dir", self.input], ranks, FAULT="open-eacces", FAULT_RANK=str(rank), FAULT_PATH="model_world_size")
+                    if rank > 1 and result.code == 0:
+                        continue  # two files: a third rank has none to read
+                    self.assertIn(result.code, (3, 5), result.err)
+                    self.assertEqual(len(result.lines), 1, result.err)
+                    self.assertIn("model_world_size_2_rank_", result.err)
+                    self.assertLess(result.seconds, 20)
+                    self.assertFalse(self.target.exists())
+
+    def test_a_full_disk_on_one_rank(self):
+        for ranks, rank in self.each_rank():
+            with self.subTest(ranks=ranks, rank=rank):
+                result = self.merge(ranks, "--io", "posix", "--max-shard-size", "6KB", FAULT="write-enospc", FAULT_RANK=str(rank), FAULT_PATH=".safetensors")
+                self.expect_failed_merge(result, 6)
+
+    def test_a_collective_write_that_fails_on_one_rank(self):
+        for fault in ("collective-eio", "collective-short"):
+            for ranks, rank in self.each_rank():
+                if ranks == 1:
+                    continue  # one rank needs no MPI
+                with self.subTest(fault=fault, ranks=ranks, rank=rank):
+                    result = self.merge(ranks, "--io", "collective", FAULT=fault, FAULT_RANK=str(rank))
+                    self.expect_failed_merge(result, 5, "model")
+
+    def test_a_write_that_lies_is_found_by_reading_back(self):
+        for ranks in (1, 2, 3):
+            with self.subTest(ranks=ranks):
+                result = self.merge(ranks, "--io", "posix", FAULT="write-lie", FAULT_RANK="0", FAULT_PATH=".safetensors", FAULT_AFTER="1")
+                self.expect_failed_merge(result, 8, "model")
+        result = self.merge(2, "--io", "collective", FAULT="collective-lie", FAULT_RANK="1")
+        self.expect_failed_merge(result, 8, "model")
+        self.expect_that_it_works_now(2)
+
+    def test_a_killed_rank_ends_the_others(self):
+        for ranks, rank in ((2, 0), (2, 1), (4, 3)):
+            for fault, io in (("write-kill", "posix"), ("collective-kill", "collective")):
+                with self.subTest(ranks=ranks, rank=rank, io=io):
+                    result = self.merge(ranks, "--io", io, "--max-shard-size", "6KB" if io == "posix" else "5GB", FAULT=fault, FAULT_RANK=str(rank),
+                                        **({"FAULT_PATH": ".safetensors"} if io == "posix" else {}))
+                    self.assertNotEqual(result.code, 0)
+                    self.assertLess(result.seconds, 10)
+                    self.assertFalse(self.target.exists())
+        self.expect_that_it_works_now(2)
+
+
+class FullDisk(ProgramTest):
+    def test_a_small_file_system(self):
+        for ranks in (0, 2):
+            for io in ("posix", "collective"):
+                with self.subTest(ranks=ranks, io=io):
+                    launcher = shlex.split(OPTIONS.mpirun) + ["-np", str(ranks)] if ranks else []
+                    command = shlex.join(launcher + [OPTIONS.unshard, "merge", "--local-dir", str(self.input), "--target-dir", "full/model", "--io", io])
+                    script = f"mkdir -p full && mount -t tmpfs -o size=16k tmpfs full || exit 77; {command}"
+                    isolate = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+                    result = subprocess.run([*isolate, "sh", "-c", script], cwd=self.folder, env=environment(), text=True, stdout=subprocess.PIPE,
+                                            stderr=subprocess.PIPE, timeout=60, check=False)
+                    if result.returncode in (1, 77) and "unshard: error" not in result.stderr:
+                        self.skipTest("no mount namespace: " + result.stderr.strip())
+                    self.assertEqual(result.returncode, 6, result.stderr)
+                    lines = [line for line in result.stderr.splitlines() if line.startswith("unshard: error:")]
+                    self.assertEqual(len(lines), 1, result.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--unshard", required=True)
+    parser.add_argument("--mpirun", required=True)
+    parser.add_argument("--cases", required=True)
+    parser.add_argument("--faults", default="")
+    _, rest = parser.parse_known_args(namespace=OPTIONS)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()

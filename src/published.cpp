@@ -41,7 +41,7 @@ class Publisher {
       }
       const auto whole = whole_of(rule, tensor.name);
       if (!whole) continue;
-      if (joined_.insert(*whole).second) join(rule, *whole, scope, published);
+      if (joined_.insert(*whole).second) join(rule, *whole, tensor, scope, published);
       return true;
     }
     const bool is_published = context_.options.names_are_published || origin_ != 0 || is_expected(tensor.name);
@@ -49,16 +49,16 @@ class Publisher {
     return is_published;
   }
 
-  void join(const Rule& rule, const std::string& name, const Scope& scope, Published& published) {
-    const Lookup lookup = [this](const std::string& piece) -> std::optional<Shape> {
-      const auto found = ids_.find(piece);
+  void join(const Rule& rule, const std::string& name, const NamedTensor& piece, const Scope& scope, Published& published) {
+    const Lookup lookup = [this](const std::string& other) -> std::optional<Shape> {
+      const auto found = ids_.find(other);
       if (found == ids_.end()) return std::nullopt;
       return row(found->second).shape;
     };
     const auto made = join_pieces(rule, name, std::nullopt, lookup, scope);
-    if (!made) return;
+    if (!made) throw Error(ErrorCode::bad_input, printable(row(piece.id).name) + ": belongs to " + printable(name) + ", whose first piece is missing");
     std::vector<TensorId> ids;
-    for (const std::string& piece : made->from) ids.push_back(ids_.at(piece));
+    for (const std::string& from : made->from) ids.push_back(ids_.at(from));
     for (const TensorId id : ids) {
       if (row(id).dtype == row(ids.front()).dtype) continue;
       throw Error(ErrorCode::bad_input, printable(row(id).name) + ": " + std::string(info(row(id).dtype).name) + ", but " + printable(row(ids.front()).name) + " is " +

@@ -1,6 +1,7 @@
 // Who started this process: nobody (a plain command), or a launcher with several tasks. Read from the environment, before MPI is touched.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>

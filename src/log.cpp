@@ -38,6 +38,9 @@ bool stderr_is_terminal() {
 class StreamLog final : public Log {
  public:
   explicit StreamLog(Verbosity verbosity) : verbosity_(verbosity), terminal_(stderr_is_terminal()) {}
+  ~StreamLog() override {
+    if (bar_shown_) write_to_stderr(erased());  // a step that failed; the error line comes next
+  }
 
   void line(const std::string& text) override {
     if (verbosity_ != Verbosity::quiet) print(text);

@@ -55,9 +55,10 @@ void set_handler(int number, void (*handler)(int)) {
 void watch_signals(OnSignal reaction, bool speaks) {
   ends_at_once = reaction == OnSignal::end_at_once;
   prints = speaks;
-  set_handler(SIGPIPE, SIG_IGN);
   for (const int number : watched) set_handler(number, note_signal);
 }
+
+void ignore_broken_pipes() { set_handler(SIGPIPE, SIG_IGN); }
 
 void ignore_signals() {
   for (const int number : watched) set_handler(number, SIG_IGN);

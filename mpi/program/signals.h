@@ -10,9 +10,11 @@ enum class OnSignal : std::uint8_t {
   end_at_once,         ///< of a command that only reads
 };
 
-/// Local. Once per process, before the work begins. `speaks`: this rank prints the line when it ends at once. Also ignores SIGPIPE: a reader of stdout that goes
-/// away is no failure.
+/// Local. Once per process, before the work begins. `speaks`: this rank prints the line when it ends at once.
 void watch_signals(OnSignal reaction, bool speaks);
+
+/// Local. A reader of stdout that goes away (`| head`) is no failure: from now on such a write fails with EPIPE.
+void ignore_broken_pipes();
 
 /// Local. From now on signals are ignored: the work is done.
 void ignore_signals();

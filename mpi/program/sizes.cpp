@@ -1,6 +1,7 @@
 #include "sizes.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <limits>
 #include <string>

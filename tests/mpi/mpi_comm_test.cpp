@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <cstring>
+#include <functional>
 #include <string>
 
 #include "unshard/agree.h"

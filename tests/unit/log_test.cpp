@@ -2,6 +2,16 @@
 #include "unshard/log.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
 
 #include "progress.h"
 
@@ -39,6 +49,43 @@ TEST(Log, GivesOneProgressLineForAQuickStepWithoutATerminal) {
   EXPECT_EQ(text.substr(0, text.find(',')), "Writing: 100 % of 1000 bytes");
   EXPECT_EQ(text.find('\n'), text.size() - 1);
   EXPECT_EQ(text.find('\r'), std::string::npos);
+}
+
+/// What `work` writes to stderr while that is a terminal.
+std::string shown_on_terminal(const std::function<void()>& work) {
+  int screen = -1, terminal = -1;
+  EXPECT_EQ(openpty(&screen, &terminal, nullptr, nullptr, nullptr), 0);
+  const int stderr_before = dup(STDERR_FILENO);
+  dup2(terminal, STDERR_FILENO);
+  work();
+  dup2(stderr_before, STDERR_FILENO);
+  close(stderr_before);
+  std::string shown;
+  std::array<char, 4096> text{};
+  for (pollfd ready{screen, POLLIN, 0}; poll(&ready, 1, 200) == 1;) {  // the kernel hands it over in pieces
+    const ssize_t count = read(screen, text.data(), text.size());
+    if (count <= 0) break;
+    shown.append(text.data(), static_cast<std::size_t>(count));
+  }
+  close(terminal);
+  close(screen);
+  return shown;
+}
+
+TEST(Log, DrawsABarOnATerminalAndTakesItAwayBeforeALine) {
+  setenv("TERM", "xterm", 1);
+  const std::string text = shown_on_terminal([] {
+    const auto log = make_log(0, Verbosity::normal);
+    log->begin_progress("Writing", 1000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    log->add_progress(500);
+    log->line("line");
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    log->add_progress(250);  // and then the step fails
+  });
+  EXPECT_EQ(text.find("\rWriting [############............] 50 %"), 0U) << text;
+  EXPECT_NE(text.find("\r\x1b[Kline\r\n\rWriting [##################......] 75 %"), std::string::npos) << text;
+  EXPECT_EQ(text.rfind("\r\x1b[K"), text.size() - 4) << text;
 }
 
 TEST(Progress, StatesSpeedAndTimeLeft) {

@@ -1,0 +1,201 @@
+// The main job, step by step: discover → catalog → map → plan → move → publish. Each step takes the value of the step before.
+#include "unshard/merge.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "digest.h"
+#include "dry_run.h"
+#include "input.h"
+#include "report.h"
+#include "unshard/agree.h"
+#include "unshard/output_format.h"
+#include "unshard/publish.h"
+
+namespace unshard {
+namespace {
+
+constexpr std::uint64_t low_memory_bytes = std::uint64_t{64} << 20;
+
+std::uint64_t buffer_bytes(const InputOptions& options) {
+  return options.low_cpu_mem_usage ? std::min(options.buffer_bytes, low_memory_bytes) : options.buffer_bytes;
+}
+
+/// Collective. The proven catalog of a Hugging Face folder that helps (--like, --fill-missing-from).
+struct HelperFolder {
+  Source source;
+  Catalog catalog;
+};
+HelperFolder read_helper_folder(const Session& session, const std::string& option, const std::string& folder) {
+  const Tree tree = list_tree(session.comm, session.files, {folder});
+  HelperFolder helper;
+  helper.source = collectively(session.comm, option, [&] { return discover(tree, "hf"); });
+  FileCache files(session.files, helper.source);
+  helper.catalog = read_catalog(session.comm, files, helper.source);
+  prove_coverage(session.comm, files, helper.source, helper.catalog, {});
+  require_no_errors(option, helper.source.findings);
+  require_no_errors(option, helper.catalog.findings);
+  return helper;
+}
+
+/// Collective. Options whose values are files are read; what mapping needs is then complete.
+MapOptions complete_map_options(const Session& session, const MergeOptions& options) {
+  MapOptions map = options.map;
+  if (!options.custom_mapping_path.empty()) {
+    map.custom_mapping = read_shared_text(session, options.custom_mapping_path, "--custom-mapping").text;
+    map.custom_mapping_path = options.custom_mapping_path;
+  }
+  if (!options.like_dir.empty())
+    map.like = LikeFolder{options.like_dir, read_helper_folder(session, "--like", options.like_dir).catalog.tensors};
+  return map;
+}
+
+/// Collective. Headers of all files, and the proof that they make whole tensors.
+Catalog read_proven_catalog(const Session& session, FileCache& files, Source& source, const MergeOptions& options) {
+  require_no_errors("check", source.findings);
+  Catalog catalog = read_catalog(session.comm, files, source);
+  require_no_errors("catalog", catalog.findings);
+  prove_coverage(session.comm, files, source, catalog, {});
+  require_no_errors("catalog", catalog.findings);
+  if (!options.fill_missing_from.empty()) {
+    const HelperFolder fill = read_helper_folder(session, "--fill-missing-from", options.fill_missing_from);
+    append_catalog(session.comm, source, catalog, fill.source, fill.catalog);
+  }
+  return catalog;
+}
+
+/// Collective. What every output tensor is made of; ties are settled by the data.
+Mapping make_mapping(const Session& session, FileCache& files, const Catalog& catalog, const ModelConfig& config,
+                     const MapOptions& options) {
+  const auto question = collectively(session.comm, "map", [&] { return tie_question(catalog.tensors, config, options); });
+  TieAnswer answer = TieAnswer::not_asked;
+  if (question) {
+    const bool equal = same_bits(session.comm, files, catalog, question->embedding, question->head, question->dtype);
+    answer = equal ? TieAnswer::equal : TieAnswer::different;
+  }
+  Mapping mapping = collectively(session.comm, "map", [&] { return map_tensors(catalog.tensors, config, options, answer); });
+  for (const std::string& warning : mapping.warnings) session.log.warning(warning);
+  for (const std::string& note : mapping.notes) session.log.line(note);
+  return mapping;
+}
+
+/// Collective. The plan, the same on every rank (compared by its hash).
+Plan agree_on_plan(const Session& session, const Mapping& mapping, const MergeOptions& options) {
+  PlanOptions plan_options;
+  plan_options.ranks = options.dry_run && options.dry_run_ranks > 0 ? options.dry_run_ranks : session.comm.size();
+  plan_options.step_bytes = step_bytes_for(buffer_bytes(options.input), options.input.threads);
+  plan_options.stage = options.stage;
+  plan_options.stage_layers = options.stage_layers;
+  Plan plan = collectively(session.comm, "plan", [&] {
+    const OutputFormat& output = output_named(options.output_format);
+    return make_plan(mapping.targets, output.lay_out(mapping.targets, {options.max_shard_bytes}), plan_options);
+  });
+  const std::uint64_t hash = plan_hash(plan);
+  const std::uint64_t least = session.comm.reduce_all(hash, Reduction::min);
+  const std::uint64_t most = session.comm.reduce_all(hash, Reduction::max);
+  if (least != most) throw Error(ErrorCode::internal, "plan: the ranks made different plans; are all ranks of the same build?");
+  return plan;
+}
+
+MoveOptions move_options(const Session& session, const Source& source, const MergeOptions& options) {
+  MoveOptions move;
+  move.io = options.io;
+  move.threads = options.input.threads;
+  move.buffer_bytes = buffer_bytes(options.input);
+  move.home_readers = needs_home_readers(source, session.comm);
+  move.mpi_hints = options.mpi_hints;
+  move.progress = [&log = session.log](std::uint64_t bytes) { log.add_progress(bytes); };
+  move.signal = options.signal;
+  return move;
+}
+
+void require_enough_buffer(const Plan& plan, const MoveOptions& move) {
+  const std::uint64_t least = least_buffer_bytes(plan, move);
+  if (move.buffer_bytes >= least) return;
+  throw Error(ErrorCode::usage, "plan: --buffer-size " + std::to_string(move.buffer_bytes) + ": is too small for this plan; at least " +
+                                    std::to_string(least) + " bytes are needed");
+}
+
+/// The identity of a command: which inputs make which output. Ranks, threads and buffers don't belong to it.
+std::string fingerprint(const Source& source, const Plan& plan, const Mapping& mapping, bool staged) {
+  nlohmann::json identity{{"staged", staged}};
+  for (const ShardFile& file : source.files) identity["inputs"].push_back({file.label, file.size_bytes});
+  for (const OutputFile& file : plan.layout.files) identity["outputs"].push_back({file.name, sha256_hex(file.header), file.size_bytes});
+  for (const Target& target : mapping.targets.targets) {
+    for (const Term& term : target.terms) identity["terms"].push_back(term.source);
+  }
+  return sha256_hex(identity.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+/// Collective. Moves, reads back, and returns what was done.
+MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, const Catalog& catalog, const Mapping& mapping,
+                           const Plan& plan, const TargetFolder& target, const MergeOptions& options) {
+  const MoveOptions move_with = move_options(session, source, options);
+  const ChunkTable chunks = send_chunks(session.comm, catalog, mapping.targets, plan);
+  std::uint64_t total_bytes = 0;
+  for (const std::uint64_t bytes : bytes_by_rank(plan)) total_bytes += bytes;
+  session.log.begin_progress("Merging", total_bytes);
+  MoveReport report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
+  session.log.end_progress();
+  if (options.verify) verify(session.comm, session.files, target.partial, plan, report.extents, options.input.threads);
+  return report;
+}
+
+void publish_model(const Session& session, const TargetFolder& target, const Plan& plan, const Mapping& mapping, const ConfigFolder& config,
+                   const std::vector<Asset>& assets, const MergeOptions& options) {
+  session.log.line("Saving Hugging Face format model to " + printable(options.target_dir, 4096));
+  std::vector<SmallFile> last = output_named(options.output_format).indexes(mapping.targets, plan.layout);
+  last.push_back({"config.json", config.config.edited(mapping.edits)});
+  publish(session.comm, session.files, target, plan, assets, {}, last);
+}
+
+/// Prints the plan; returns it as JSON.
+std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options) {
+  for (const std::string& line : dry_run_lines(targets, plan, buffer_bytes(options.input))) session.log.line(line);
+  return session.comm.rank() == 0 ? dry_run_json(targets, plan, buffer_bytes(options.input)) : "";
+}
+
+}  // namespace
+
+std::string merge(const Session& session, const MergeOptions& options) {
+  Input input = open_input(session, options.input.backend, options.input.local_dirs);
+  ConfigFolder config = find_config(session, input.source, options.hf_config);
+  for (const auto& [key, value] : options.config_overrides) config.config.override_number(key, value);
+  std::vector<std::string> sources = options.input.local_dirs;
+  for (const std::string& folder : {config.path, options.like_dir, options.fill_missing_from}) {
+    if (!folder.empty()) sources.push_back(folder);
+  }
+  const TargetFolder target = check_target_folder(session.comm, session.files, options.target_dir, sources,
+                                                  options.overwrite || options.stage == 2, !options.dry_run);
+  const auto assets = collectively(session.comm, "assets", [&] {
+    return session.comm.rank() == config.reader ? list_assets(session.files, config.path) : std::vector<Asset>{};
+  });
+  session.log.line("Merging parameters using " + std::to_string(options.input.threads) + " thread" +
+                   (options.input.threads == 1 ? "" : "s") + " on " + std::to_string(session.comm.size()) + " rank" +
+                   (session.comm.size() == 1 ? "" : "s"));
+
+  FileCache files(session.files, input.source);
+  const MapOptions map_options = complete_map_options(session, options);
+  const Catalog catalog = read_proven_catalog(session, files, input.source, options);
+  const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
+  const Plan plan = agree_on_plan(session, mapping, options);
+  require_enough_buffer(plan, move_options(session, input.source, options));
+  if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
+
+  const std::vector<std::string> notes = open_partial(session.comm, session.files, target, plan,
+                                                      fingerprint(input.source, plan, mapping, options.stage != 0), options.stage == 2);
+  for (const std::string& note : notes) session.log.line(note);
+  const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, plan, target, options);
+  session.log.line("Successfully merged " + std::to_string(mapping.targets.targets.size()) + " parameters");
+  if (options.stage == 1) {
+    sync_partial(session.comm, session.files, target, plan);
+    session.log.line("Stage 1 is in " + printable(target.partial, 4096) + "; run the same command with --stage 2 to complete it");
+  } else {
+    publish_model(session, target, plan, mapping, config, assets, options);
+  }
+  const std::string result = report_merge(session, {options, input.source, catalog, mapping, plan, moved, target});
+  session.log.line(options.stage == 1 ? "Stage 1 completed successfully" : "Model merging completed successfully");
+  return result;
+}
+
+}  // namespace unshard

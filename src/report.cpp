@@ -1,0 +1,173 @@
+#include "report.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "digest.h"
+#include "unshard/agree.h"
+
+namespace unshard {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string dump(const ordered_json& value) {
+  return value.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+ordered_json shape_json(const Shape& shape) {
+  ordered_json list = ordered_json::array();
+  for (const std::uint64_t extent : shape) list.push_back(extent);
+  return list;
+}
+
+template <class Value>
+std::vector<Value> gather_values(Comm& comm, const std::vector<Value>& mine) {
+  const auto bytes = std::as_bytes(std::span(mine));
+  std::vector<Value> all;
+  for (const Bytes& part : comm.gather(Bytes(bytes.begin(), bytes.end()), 0)) {
+    const std::size_t before = all.size();
+    all.resize(before + part.size() / sizeof(Value));
+    if (!part.empty()) std::memcpy(all.data() + before, part.data(), part.size());
+  }
+  return all;
+}
+
+/// Collective. SHA-256 of every output file, by file, on rank 0. File i is read by rank i modulo the number of ranks.
+std::vector<std::string> file_digests(const Session& session, const MergeFacts& facts) {
+  constexpr std::size_t digits = 64;
+  const std::string& folder = facts.options.stage == 1 ? facts.target.partial : facts.target.path;
+  const std::vector<OutputFile>& files = facts.plan.layout.files;
+  const auto ranks = static_cast<std::size_t>(session.comm.size());
+  const auto mine = collectively(session.comm, "report", [&] {
+    std::vector<char> digests;
+    for (std::size_t i = static_cast<std::size_t>(session.comm.rank()); i < files.size(); i += ranks) {
+      const std::string name = facts.options.stage == 1 ? partial_name(files[i]) : files[i].name;
+      const std::string digest = sha256_hex(*session.files.open_for_reading(join_path(folder, name)));
+      digests.insert(digests.end(), digest.begin(), digest.end());
+    }
+    return digests;
+  });
+  const std::vector<Bytes> by_rank =
+      session.comm.gather(Bytes(std::as_bytes(std::span(mine)).begin(), std::as_bytes(std::span(mine)).end()), 0);
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < files.size() && !by_rank.empty(); ++i) {
+    result.emplace_back(reinterpret_cast<const char*>(by_rank[i % ranks].data()) + i / ranks * digits, digits);
+  }
+  return result;
+}
+
+ordered_json source_tensors(const MergeFacts& facts) {
+  std::vector<std::vector<std::string>> uses(facts.catalog.tensors.size());
+  for (const Target& target : facts.mapping.targets.targets) {
+    for (const Term& term : target.terms) {
+      std::vector<std::string>& names = uses[term.source];
+      if (names.empty() || names.back() != target.name) names.push_back(target.name);
+    }
+  }
+  std::map<std::string, std::string> reasons;
+  for (const Unused& unused : facts.mapping.targets.unused) reasons[unused.name] = unused.reason;
+  ordered_json list = ordered_json::array();
+  for (std::size_t i = 0; i < facts.catalog.tensors.size(); ++i) {
+    const TensorRow& row = facts.catalog.tensors[i];
+    ordered_json entry{{"name", row.name}, {"dtype", info(row.dtype).name}, {"shape", shape_json(row.shape)}};
+    if (row.origin == 1) entry["from"] = "fill-missing-from";
+    if (!uses[i].empty()) {
+      entry["used_by"] = uses[i];
+    } else {
+      entry["unused"] = reasons.contains(row.name) ? reasons[row.name] : "not needed";
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+ordered_json output_tensors(const MergeFacts& facts) {
+  ordered_json list = ordered_json::array();
+  for (const PlacedTarget& placed : facts.plan.layout.placed) {
+    const Target& target = facts.mapping.targets.targets[placed.target];
+    std::set<std::string> from;
+    for (const Term& term : target.terms) from.insert(facts.catalog.tensors[term.source].name);
+    list.push_back({{"name", target.name},
+                    {"dtype", info(target.dtype).name},
+                    {"shape", shape_json(target.shape)},
+                    {"file", facts.plan.layout.files[placed.file].name},
+                    {"position", placed.position},
+                    {"bytes", placed.size_bytes},
+                    {"from", from}});
+  }
+  return list;
+}
+
+ordered_json full_report(const MergeFacts& facts, const std::vector<std::string>& digests, const std::vector<Extent>& extents) {
+  ordered_json report;
+  report["format"] = facts.source.format;
+  report["world_size"] = facts.source.world_size;
+  for (const ShardFile& file : facts.source.files) report["input_files"].push_back({{"name", file.label}, {"bytes", file.size_bytes}});
+  report["source_tensors"] = source_tensors(facts);
+  report["tensors"] = output_tensors(facts);
+  report["filled"] = facts.mapping.filled;
+  for (std::size_t i = 0; i < facts.plan.layout.files.size(); ++i) {
+    const OutputFile& file = facts.plan.layout.files[i];
+    report["output_files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}, {"sha256", digests.at(i)}});
+  }
+  for (const Extent& extent : extents) {
+    report["extents"].push_back(
+        {{"file", facts.plan.layout.files[extent.file].name}, {"begin", extent.begin}, {"end", extent.end}, {"crc32c", extent.crc32c}});
+  }
+  return report;
+}
+
+/// One rank's figures, as they cross ranks.
+struct RankFigures {
+  std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
+  double seconds = 0;
+};
+
+ordered_json summary(const Session& session, const MergeFacts& facts, const std::vector<RankFigures>& figures) {
+  ordered_json result{{"command", "merge"},
+                      {"format", facts.source.format},
+                      {"world_size", facts.source.world_size},
+                      {"target", facts.options.target_dir},
+                      {"parameters", facts.mapping.targets.targets.size()}};
+  for (const OutputFile& file : facts.plan.layout.files) result["files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}});
+  result["filled"] = facts.mapping.filled;
+  result["warnings"] = facts.mapping.warnings;
+  result["verified"] = facts.options.verify;
+  for (std::size_t rank = 0; rank < figures.size(); ++rank) {
+    const RankFigures& row = figures[rank];
+    result["ranks"].push_back({{"rank", rank},
+                               {"host", session.comm.host_of(static_cast<int>(rank))},
+                               {"read_bytes", row.read_bytes},
+                               {"exchanged_bytes", row.exchanged_bytes},
+                               {"written_bytes", row.written_bytes},
+                               {"seconds", row.seconds}});
+    session.log.detail("rank " + std::to_string(rank) + " on " + session.comm.host_of(static_cast<int>(rank)) + ": read " +
+                       std::to_string(row.read_bytes) + ", exchanged " + std::to_string(row.exchanged_bytes) + ", wrote " +
+                       std::to_string(row.written_bytes) + " bytes in " + std::to_string(row.seconds) + " s");
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string report_merge(const Session& session, const MergeFacts& facts) {
+  const bool on_root = session.comm.rank() == 0;
+  if (!facts.options.report_path.empty()) {
+    const std::vector<std::string> digests = file_digests(session, facts);
+    const std::vector<Extent> extents = gather_values(session.comm, facts.moved.extents);
+    collectively(session.comm, "report", [&] {
+      if (!on_root) return;
+      const std::string text = dump(full_report(facts, digests, extents)) + "\n";
+      const auto file = session.files.open_for_writing(facts.options.report_path, true);
+      file->write_at(0, std::as_bytes(std::span(text)));
+    });
+  }
+  const RankFigures mine{facts.moved.read_bytes, facts.moved.exchanged_bytes, facts.moved.written_bytes, facts.moved.seconds};
+  const std::vector<RankFigures> figures = gather_values(session.comm, std::vector{mine});
+  return on_root ? dump(summary(session, facts, figures)) : "";
+}
+
+}  // namespace unshard

@@ -1,6 +1,5 @@
 // Names and shapes against config.json: what a folder of this model type holds, and what is found.
 #include <algorithm>
-#include <array>
 #include <unordered_set>
 
 #include "checked_math.h"
@@ -122,24 +121,6 @@ std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
 }
 
 }  // namespace
-
-bool has_language_head(const MapContext& context, const Published& published) {
-  if (context.options.is_value_model) return false;
-  const auto is_head = [](const TensorSpec& spec) { return spec.head; };
-  for (const TensorSpec& spec : context.family.tensors) {
-    if (is_head(spec) && published.find(spec.name.text()) != nullptr) return true;
-  }
-  const std::vector<std::string> architectures = context.config.architectures();
-  const auto names_language_model = [](const std::string& name) {
-    constexpr std::array<std::string_view, 3> kinds{"CausalLM", "LMHead", "ConditionalGeneration"};
-    return std::any_of(kinds.begin(), kinds.end(), [&](std::string_view kind) { return name.find(kind) != std::string::npos; });
-  };
-  if (!architectures.empty() && std::none_of(architectures.begin(), architectures.end(), names_language_model)) return false;
-  return std::none_of(published.targets.begin(), published.targets.end(), [](const Target& target) {
-    constexpr std::array<std::string_view, 4> heads{"score.", "classifier.", "v_head.", "value_head."};
-    return std::any_of(heads.begin(), heads.end(), [&](std::string_view head) { return target.name.rfind(head, 0) == 0; });
-  });
-}
 
 bool is_quantised(const Published& published) {
   return std::any_of(published.targets.begin(), published.targets.end(), [](const Target& target) {

@@ -62,6 +62,7 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
   Published published = publish_names(context, named);
   settle_tie(context, tie, published, mapping);
   settle_quantisation(context, published, mapping);
+  settle_architectures(context, published, mapping);
   if (!is_quantised(published)) {
     const std::vector<Expected> expected = expected_tensors(context, published);
     check_shapes(context, expected, published);

@@ -3,6 +3,7 @@
 //     stored_names.cpp   clean names; what is left out (buffers, adapters, --drop)
 //     published.cpp      family rules: targets under published names
 //     tie.cpp            the output layer of tied models
+//     heads.cpp          the kind of model: its output layer, its class in config.json
 //     completeness.cpp   shapes and names against config.json
 //     like.cpp           names and layouts of the --like folder
 //     dtype_choice.cpp   element types, and what config.json says of them
@@ -74,6 +75,8 @@ void settle_tie(const MapContext& context, TieAnswer answer, Published& publishe
 
 /// Whether the output layer of a language model is asked for.
 [[nodiscard]] bool has_language_head(const MapContext& context, const Published& published);
+/// Puts right what config.json says of the model's class: no `FSDP` in front (FSDP2 renames classes), and the class of a score head where there is one.
+void settle_architectures(const MapContext& context, const Published& published, Mapping& mapping);
 /// Whether the weights are quantised: codes and scales in place of plain matrices.
 [[nodiscard]] bool is_quantised(const Published& published);
 

@@ -82,6 +82,17 @@ class Editor {
     added_.emplace_back(key, value);
   }
 
+  /// Replaces names in the top level's list of classes.
+  void rename_architectures(const std::vector<std::pair<std::string, std::string>>& names) {
+    for (const JsonMember& one : members_) {
+      if (one.path.size() != 1 || one.path.back() != "architectures") continue;
+      for (const auto& [from, to] : names) {
+        const std::size_t at = text_.find('"' + from + '"', one.value_begin);
+        if (at < one.value_end) changes_.push_back({at + 1, at + 1 + from.size(), to});
+      }
+    }
+  }
+
   std::string result() {
     std::string text = apply(text_, std::move(changes_));
     for (const auto& [key, value] : added_) text = with_member(text, key, value);
@@ -257,6 +268,7 @@ std::string ModelConfig::edited(const Edits& edits) const {
     const std::string value = std::to_string(*edits.vocab_size);
     if (!editor.set_present("vocab_size", value, of_language)) editor.add("vocab_size", value);
   }
+  editor.rename_architectures(edits.architectures);
   std::string text = editor.result();
   return edits.remove_quantization ? without_all(std::move(text), "quantization_config") : text;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "unshard/catalog.h"
@@ -37,6 +38,7 @@ class ModelConfig {
     std::optional<bool> tie_word_embeddings;
     std::optional<std::uint64_t> vocab_size;
     bool remove_quantization = false;
+    std::vector<std::pair<std::string, std::string>> architectures;  ///< names of classes, and what they become
   };
   [[nodiscard]] std::string edited(const Edits& edits) const;
 

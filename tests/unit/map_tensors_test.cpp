@@ -275,6 +275,17 @@ TEST(Head, OfAValueModelIsKeptAndNoOtherAskedFor) {
   EXPECT_EQ(map(table, llama_config, options).targets.targets.size(), 13U);
 }
 
+TEST(Head, ConfigJsonNamesTheClassThatHasIt) {
+  std::vector<TensorRow> table = llama();
+  table.back() = {"score.weight", DType::bf16, {1, 4}, 0};
+  using Renames = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(map(table, llama_config).edits.architectures, (Renames{{"LlamaForCausalLM", "LlamaForSequenceClassification"}}));
+  table.push_back({"score.bias", DType::bf16, {1}, 0});
+  EXPECT_EQ(map(table, llama_config).edits.architectures, (Renames{{"LlamaForCausalLM", "LlamaForTokenClassification"}}));
+  EXPECT_EQ(map(llama(), llama_config).edits.architectures, Renames{});
+  EXPECT_EQ(map(llama(), with(llama_config, R"("architectures": ["FSDPLlamaForCausalLM"])")).edits.architectures, (Renames{{"FSDPLlamaForCausalLM", "LlamaForCausalLM"}}));
+}
+
 TEST(Head, ABaseModelHasNoneAndNoPrefix) {
   std::vector<TensorRow> table = llama();
   erase_row(table, "lm_head.weight");

@@ -122,6 +122,12 @@ TEST(Edits, AddTorchDtypeWhereThereIsNoDtype) {
   EXPECT_EQ(ModelConfig::parse(R"({"dtype": null})", "c").edited(edits), R"({"dtype": "float16"})");
 }
 
+TEST(Edits, RenameClasses) {
+  ModelConfig::Edits edits;
+  edits.architectures = {{"FSDPA", "A"}, {"absent", "x"}};
+  EXPECT_EQ(ModelConfig::parse(R"({"a": "FSDPA", "architectures": ["B", "FSDPA"], "b": "FSDPA"})", "c").edited(edits), R"({"a": "FSDPA", "architectures": ["B", "A"], "b": "FSDPA"})");
+}
+
 TEST(Edits, RemoveQuantizationWhereverItStands) {
   ModelConfig::Edits edits;
   edits.remove_quantization = true;

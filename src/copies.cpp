@@ -8,6 +8,7 @@
 #include "checked_math.h"
 #include "chunk_order.h"
 #include "piece_digests.h"
+#include "side_state.h"
 #include "stored_elements.h"
 #include "unshard/agree.h"
 
@@ -191,7 +192,7 @@ class CopyComparison {
   };
 
   void add(TensorId tensor, const std::string& subject, const std::string& text, ErrorCode code) {
-    findings_.push_back({tensor, {Severity::error, subject, text, code}});
+    findings_.push_back({tensor, {is_side_state(subject) ? Severity::note : Severity::error, subject, text, code}});
   }
   void add_failure(const Chunk& chunk, const PieceDigest& result) {
     const std::string text = printable(catalog_.tensors[chunk.tensor].name) + " can't be read: " + result.failure;

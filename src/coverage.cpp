@@ -6,6 +6,7 @@
 #include "catalog_notes.h"
 #include "chunk_order.h"
 #include "copies.h"
+#include "side_state.h"
 #include "unshard/agree.h"
 #include "unshard/catalog.h"
 #include "wire.h"
@@ -59,7 +60,7 @@ class CoverageProof {
       const std::size_t first = next;
       for (; next < catalog_.chunks.size() && catalog_.chunks[next].tensor == id; ++next) boxes_.push_back(catalog_.chunks[next].box);
       const TensorRow& row = catalog_.tensors[id];
-      if (volume(row.shape) == 0 || faulty_.count(row.name) > 0) continue;
+      if (volume(row.shape) == 0 || faulty_.count(row.name) > 0 || is_side_state(row.name)) continue;
       const Cover cover = check_cover(row.shape, boxes_);
       if (cover.kind == Cover::Kind::exact) continue;
       if (cover.kind == Cover::Kind::hole && lacks_files_) {
@@ -119,7 +120,7 @@ std::vector<Finding> unite(const std::vector<Bytes>& all, const Source& source, 
     names.resize(std::min(names.size(), names_listed));
     const std::uint64_t others = incomplete - names.size();
     findings.push_back({Severity::error, source.folder,
-                        "parts of " + std::to_string(incomplete) + " of " + std::to_string(tensor_count) + " tensors are in the files that are missing: " +
+                        "parts of " + std::to_string(incomplete) + " of " + std::to_string(tensor_count) + " tensors are in files that are missing or can't be read: " +
                             name_list(names, names_listed) + (others > 0 ? " and " + std::to_string(others) + " more" : ""),
                         ErrorCode::bad_input});
   }

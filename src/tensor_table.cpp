@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "sha256.h"
+#include "side_state.h"
 #include "unshard/agree.h"
 #include "wire.h"
 
@@ -130,7 +131,8 @@ UnitedTable decode_union(const Bytes& bytes, const std::vector<SeenTensor>& mine
   table.contradictory.assign(table.rows.size(), false);
   for (const auto& [id, text] : contradictions) {
     table.contradictory.at(id) = true;
-    table.findings.push_back({Severity::error, table.rows.at(id).name, text, ErrorCode::bad_input});
+    const std::string& name = table.rows.at(id).name;
+    table.findings.push_back({is_side_state(name) ? Severity::note : Severity::error, name, text, ErrorCode::bad_input});
   }
   std::unordered_map<std::string_view, TensorId> ids;
   for (std::size_t id = 0; id < table.rows.size(); ++id) ids.emplace(table.rows[id].name, static_cast<TensorId>(id));

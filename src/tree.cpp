@@ -67,7 +67,9 @@ class Walk {
       if (!entered_.insert(real).second) return;
       entries = files_.list(folder.path);
     } catch (const Error& error) {
-      note_problem(folder.path, error.what());
+      for (Listed& entry : listed_) {
+        if (entry.path == folder.path) entry.problem = without_path(error, entry.path);
+      }
       return;
     }
     std::vector<std::string> names;
@@ -105,14 +107,14 @@ class Walk {
     try {
       entry.content = read_small_file(files_, entry.path, carried_bytes(name));
     } catch (const Error& error) {
-      entry.problem = error.what();
+      entry.problem = without_path(error, entry.path);
     }
   }
 
-  void note_problem(const std::string& path, const std::string& what) {
-    for (Listed& entry : listed_) {
-      if (entry.path == path) entry.problem = what;
-    }
+  /// The path is said once, by whoever reports the problem.
+  static std::string without_path(const Error& error, const std::string& path) {
+    const std::string text = error.what();
+    return text.starts_with(path + ": ") ? text.substr(path.size() + 2) : text;
   }
 
   FileSystem& files_;

@@ -19,6 +19,7 @@ namespace unshard {
 class WireWriter {
  public:
   void number(std::uint64_t value) {
+    if (value < 128) return bytes_.push_back(static_cast<std::byte>(value));
     std::byte encoded[10];
     std::size_t length = 0;
     for (; value >= 128; value >>= 7U) encoded[length++] = static_cast<std::byte>(value | 128U);

@@ -258,6 +258,24 @@ TEST(ProveCoverage, MissingFilesExplainHolesInOneLine) {
   }
 }
 
+TEST(ProveCoverage, ExtraStateMayDifferAndHaveHoles) {
+  ScratchFolder disk;
+  Checkpoint checkpoint;
+  const TensorId t = checkpoint.tensor("layer._extra_state", {4}), u = checkpoint.tensor("other._extra_state12", {4});
+  std::uint32_t crc = 0;
+  for (const char* name : {"a", "b"}) checkpoint.chunk(t, checkpoint.file(name), 4, ++crc);
+  checkpoint.chunk(u, 0, 4, 1).box = {{0}, {2}};
+  std::size_t errors = 0;
+  run_ranks(1, {}, [&](Comm& comm) {
+    NodeFiles files(disk.path());
+    FileCache cache(files, checkpoint.source);
+    Catalog mine = checkpoint.catalog;
+    prove_coverage(comm, cache, checkpoint.source, mine, {});
+    for (const Finding& finding : mine.findings) errors += finding.severity == Severity::error ? 1 : 0;
+  });
+  EXPECT_EQ(errors, 0U);
+}
+
 TEST(SameBits, ComparesAcrossBoxesAndCasts) {
   ScratchFolder disk;
   const std::vector<float> values{1, 2, 3, 4};

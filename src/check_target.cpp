@@ -1,9 +1,9 @@
 // The proof that the terms of a target cover it exactly once.
 //
-// The places that a term writes are a product of one set per target dimension, and each set is a sum of axes (mixed radix). So: every term stays
-// inside its source and the target, no term writes a place twice (each step is longer than all inner steps together can reach), no two terms
-// meet, and the volumes add up to the target's. Two sets of a dimension can't meet when their bounds don't, or when modulo a common step
-// their bounds don't (interleaved halves; the groups of a fused qkv).
+// The places that a term writes are a product of one set per target dimension, and each set is a sum of axes (mixed radix). So: every term
+// stays inside its source and the target, no term writes a place twice (each step is longer than all inner steps together can reach), no
+// two terms meet, and the volumes add up to the target's. Two sets of a dimension can't meet when their bounds don't, or when modulo a
+// common step their bounds don't (interleaved halves; the groups of a fused qkv).
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -89,7 +89,8 @@ bool apart(const std::vector<Line>& a, const std::vector<Line>& b) {
   return false;
 }
 
-/// All terms, sorted by their first place in dimension 0, are compared only while their bounds there overlap: of a stack of experts only neighbours are.
+/// All terms, sorted by their first place in dimension 0, are compared only while their bounds there overlap: of a stack of experts only
+/// neighbours are.
 bool all_apart(std::vector<std::vector<Line>> terms) {
   if (terms.size() < 2) return true;
   if (terms.front().empty()) return false;
@@ -110,7 +111,8 @@ void check_target(const Target& target, const std::vector<TensorRow>& table) {
   std::vector<std::vector<Line>> places;
   for (const Term& term : target.terms) {
     if (std::any_of(term.axes.begin(), term.axes.end(), [](const Axis& axis) { return axis.extent == 0; })) continue;
-    if (term.source >= table.size()) fail(target, "made from tensor number " + std::to_string(term.source) + " of " + std::to_string(table.size()));
+    if (term.source >= table.size())
+      fail(target, "made from tensor number " + std::to_string(term.source) + " of " + std::to_string(table.size()));
     const TensorRow& source = table[term.source];
     if (!lines_of(term, source.shape, false)) {
       fail(target, "a part reaches outside " + printable(source.name) + " of shape " + to_string(source.shape));
@@ -127,7 +129,8 @@ void check_target(const Target& target, const std::vector<TensorRow>& table) {
     places.push_back(std::move(*lines));
   }
   if (covered != whole_volume) {
-    fail(target, "its parts hold " + std::to_string(covered) + " elements, the shape " + to_string(target.shape) + " has " + std::to_string(whole_volume));
+    fail(target, "its parts hold " + std::to_string(covered) + " elements, the shape " + to_string(target.shape) + " has " +
+                     std::to_string(whole_volume));
   }
   if (!all_apart(std::move(places))) fail(target, "two of its parts overlap");
 }

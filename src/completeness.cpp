@@ -4,16 +4,13 @@
 
 #include "checked_math.h"
 #include "mapping_steps.h"
+#include "names.h"
 #include "unshard/error.h"
 
 namespace unshard {
 namespace {
 
 constexpr std::uint64_t most_expected = 8'000'000;
-
-bool any_glob(const std::vector<std::string>& globs, const std::string& name) {
-  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_matches(glob, name); });
-}
 
 /// The tensors of one line of the table, for all values of its variables.
 class Expansion {
@@ -44,7 +41,8 @@ class Expansion {
     const auto count = range == context_.family.ranges.end() ? std::nullopt : range->second.value(*context_.names(captures));
     if (!count) return;
     if (*count > most_expected) {
-      throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": " + range->second.text() + " = " + std::to_string(*count) + " is impossible; correct it");
+      throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": " + range->second.text() + " = " +
+                                            std::to_string(*count) + " is impossible; correct it");
     }
     for (std::uint64_t i = 0; i < *count; ++i) {
       captures.emplace_back(variables[depth], std::to_string(i));
@@ -63,7 +61,8 @@ class Expansion {
   void emit(const Captures& captures) {
     if (spec_.name.variables().size() < 2 && !exists(captures)) return;
     if (out_.size() >= most_expected) {
-      throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": implies more than " + std::to_string(most_expected) + " tensors; correct it");
+      throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": implies more than " + std::to_string(most_expected) +
+                                            " tensors; correct it");
     }
     std::string name = spec_.name.fill(captures);
     if (name.rfind(prefix_, 0) == 0) name.erase(0, prefix_.size());
@@ -96,7 +95,8 @@ std::string_view missing_prefix(const Family& family, const Published& published
   const auto begins = [&](const Target& target) { return target.name.rfind(prefix, 0) == 0; };
   if (std::any_of(published.targets.begin(), published.targets.end(), begins)) return {};
   const auto in_table = [&](const Target& target) {
-    return std::any_of(family.tensors.begin(), family.tensors.end(), [&](const TensorSpec& spec) { return spec.name.match(prefix + target.name).has_value(); });
+    return std::any_of(family.tensors.begin(), family.tensors.end(),
+                       [&](const TensorSpec& spec) { return spec.name.match(prefix + target.name).has_value(); });
   };
   return std::any_of(published.targets.begin(), published.targets.end(), in_table) ? std::string_view(prefix) : std::string_view();
 }
@@ -125,7 +125,8 @@ std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
 bool is_quantised(const Published& published) {
   return std::any_of(published.targets.begin(), published.targets.end(), [](const Target& target) {
     const DType dtype = target.dtype;
-    const bool codes = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32 || (info(dtype).size_bytes == 1 && dtype != DType::boolean);
+    const bool codes =
+        dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32 || (info(dtype).size_bytes == 1 && dtype != DType::boolean);
     return codes && target.shape.size() >= 2;
   });
 }
@@ -142,8 +143,10 @@ void check_shapes(const MapContext& context, const std::vector<Expected>& expect
     const Target* target = published.find(one.name);
     if (target == nullptr || !one.shape || target->shape == *one.shape) continue;
     const std::string numbers = numbers_behind(context, *one.spec);
-    throw Error(ErrorCode::bad_input, printable(one.name) + ": shape " + to_string(target->shape) + ", but " + printable(context.config.path(), 4096) + " implies " +
-                                          to_string(*one.shape) + (numbers.empty() ? "" : " (" + numbers + ")") + "; give the model's own config.json or correct these numbers");
+    throw Error(ErrorCode::bad_input, printable(one.name) + ": shape " + to_string(target->shape) + ", but " +
+                                          printable(context.config.path(), 4096) + " implies " + to_string(*one.shape) +
+                                          (numbers.empty() ? "" : " (" + numbers + ")") +
+                                          "; give the model's own config.json or correct these numbers");
   }
 }
 
@@ -154,20 +157,22 @@ void check_names(const MapContext& context, const std::vector<Expected>& expecte
   for (const Expected& one : expected) {
     known.insert(one.name);
     if (published.find(one.name) != nullptr || one.spec->optional || (one.spec->head && !wants_head)) continue;
-    if (!any_glob(context.options.allow_missing, one.name)) missing.push_back(one.name);
+    if (!any_glob_matches(context.options.allow_missing, one.name)) missing.push_back(one.name);
   }
   std::vector<std::string> others;
   for (const Target& target : published.targets) {
-    if (!known.contains(target.name) && !any_glob(context.family.known, target.name)) others.push_back(target.name);
+    if (!known.contains(target.name) && !any_glob_matches(context.family.known, target.name)) others.push_back(target.name);
   }
   if (!missing.empty()) {
-    std::string text = name_list(missing) + ": missing, " + printable(context.config.path(), 4096) + " expects " + (missing.size() == 1 ? "it" : std::to_string(missing.size()) + " such tensors");
+    std::string text = name_list(missing) + ": missing, " + printable(context.config.path(), 4096) + " expects " +
+                       (missing.size() == 1 ? "it" : std::to_string(missing.size()) + " such tensors");
     if (!others.empty()) text += "; found but not expected: " + name_list(others);
-    throw Error(ErrorCode::bad_input, text + "; name them with --custom-mapping, take them from --fill-missing-from, or go without by --allow-missing");
+    throw Error(ErrorCode::bad_input,
+                text + "; name them with --custom-mapping, take them from --fill-missing-from, or go without by --allow-missing");
   }
   if (!expected.empty() && !others.empty()) {
-    mapping.notes.push_back("Passing through " + std::to_string(others.size()) + " tensor" + (others.size() == 1 ? "" : "s") + " that a " + context.family.name +
-                            " model need not have: " + name_list(others));
+    mapping.notes.push_back("Passing through " + std::to_string(others.size()) + " tensor" + (others.size() == 1 ? "" : "s") + " that a " +
+                            context.family.name + " model need not have: " + name_list(others));
   }
 }
 

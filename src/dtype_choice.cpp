@@ -3,6 +3,7 @@
 #include <map>
 
 #include "mapping_steps.h"
+#include "names.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -28,8 +29,7 @@ DType dtype_for(const MapContext& context, const std::string& name, DType stored
     const auto like = context.like.find(name);
     if (like != context.like.end()) return info(like->second->dtype).castable ? like->second->dtype : stored;
   }
-  const auto& keep = context.family.keep_dtype;
-  if (std::any_of(keep.begin(), keep.end(), [&](const std::string& glob) { return glob_matches(glob, name); })) return stored;
+  if (any_glob_matches(context.family.keep_dtype, name)) return stored;
   if (choice.kind == DTypeChoice::Kind::keep) return stored;
   const DType wanted = choice.kind == DTypeChoice::Kind::fixed ? choice.fixed : context.config.dtype().value_or(stored);
   return info(wanted).castable ? wanted : stored;
@@ -43,7 +43,8 @@ void choose_dtypes(const MapContext& context, Published& published, Mapping& map
     if (target.dtype != stored) ++casts[{stored, target.dtype}];
   }
   for (const auto& [types, count] : casts) {
-    mapping.notes.push_back("Casting " + std::to_string(count) + " parameters " + std::string(info(types.first).name) + " -> " + std::string(info(types.second).name));
+    mapping.notes.push_back("Casting " + std::to_string(count) + " parameters " + std::string(info(types.first).name) + " -> " +
+                            std::string(info(types.second).name));
   }
   mapping.edits.dtype = main_dtype(published);
 }

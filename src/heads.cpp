@@ -43,7 +43,8 @@ void settle_architectures(const MapContext& context, const Published& published,
     constexpr std::string_view wrapper = "FSDP";
     if (plain.rfind(wrapper, 0) == 0) plain.erase(0, wrapper.size());
     const std::size_t ending = plain.size() > language_model.size() ? plain.size() - language_model.size() : 0;
-    if (!with_score.empty() && ending > 0 && plain.substr(ending) == language_model) plain.replace(ending, language_model.size(), with_score);
+    if (!with_score.empty() && ending > 0 && plain.substr(ending) == language_model)
+      plain.replace(ending, language_model.size(), with_score);
     if (plain == name || plain.empty()) continue;
     mapping.edits.architectures.emplace_back(name, plain);
     mapping.notes.push_back("config.json: " + printable(name) + " becomes " + printable(plain));

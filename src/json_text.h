@@ -8,8 +8,8 @@
 
 namespace unshard {
 
-/// Local. Parses; a byte-order mark is passed over, of duplicate keys the last counts (as in Python). Throws Error(bad_input) starting with `label` for what is
-/// no JSON, is nested deeper than 100 levels, or has a number outside a double.
+/// Local. Parses; a byte-order mark is passed over, of duplicate keys the last counts (as in Python). Throws Error(bad_input) starting with
+/// `label` for what is no JSON, is nested deeper than 100 levels, or has a number outside a double.
 [[nodiscard]] nlohmann::ordered_json parse_json(std::string_view text, const std::string& label);
 
 /// One member of an object in a JSON text. Positions are bytes of the text.
@@ -19,7 +19,8 @@ struct JsonMember {
   std::size_t value_begin = 0, value_end = 0;
 };
 
-/// Local. The members of the object that `text` is and of the objects in it (not of those in arrays), in order. `text` has passed parse_json and is an object.
+/// Local. The members of the object that `text` is and of the objects in it (not of those in arrays), in order. `text` has passed
+/// parse_json and is an object.
 [[nodiscard]] std::vector<JsonMember> json_members(std::string_view text);
 
 }  // namespace unshard

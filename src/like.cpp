@@ -3,6 +3,7 @@
 #include <set>
 
 #include "mapping_steps.h"
+#include "names.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -39,7 +40,8 @@ bool is_copy(const Target& target, const std::vector<TensorRow>& table) {
 
 class Follower {
  public:
-  Follower(const MapContext& context, const Published& published) : context_(context), published_(published), used_(published.targets.size(), false) {
+  Follower(const MapContext& context, const Published& published)
+      : context_(context), published_(published), used_(published.targets.size(), false) {
     for (const auto& [head, embedding] : context.family.ties) tied_names_.insert(head);
   }
 
@@ -111,19 +113,22 @@ class Follower {
 
   [[nodiscard]] bool may_be_missing(const std::string& name) const {
     if (tied_names_.contains(name) && find_tie(context_, published_).tied) return true;
-    const auto& allowed = context_.options.allow_missing;
-    return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& glob) { return glob_matches(glob, name); });
+    return any_glob_matches(context_.options.allow_missing, name);
   }
 
   void refuse_unmatched() const {
     std::vector<std::string> left;
     for (std::size_t i = 0; i < published_.targets.size(); ++i) {
-      if (!used_[i] && !published_.filled[i] && !tied_names_.contains(published_.targets[i].name)) left.push_back(published_.targets[i].name);
+      if (!used_[i] && !published_.filled[i] && !tied_names_.contains(published_.targets[i].name))
+        left.push_back(published_.targets[i].name);
     }
     if (missing_.empty() && left.empty()) return;
     std::string text;
-    if (!missing_.empty()) text = name_list(missing_) + ": in the --like folder " + printable(context_.options.like->path, 4096) + ", missing in the checkpoint";
-    if (!left.empty()) text += (text.empty() ? "" : "; ") + name_list(left) + ": in the checkpoint, not in the --like folder " + printable(context_.options.like->path, 4096);
+    if (!missing_.empty())
+      text = name_list(missing_) + ": in the --like folder " + printable(context_.options.like->path, 4096) + ", missing in the checkpoint";
+    if (!left.empty())
+      text += (text.empty() ? "" : "; ") + name_list(left) + ": in the checkpoint, not in the --like folder " +
+              printable(context_.options.like->path, 4096);
     if (!reasons_.empty()) text += " (" + reasons_.front() + ")";
     throw Error(ErrorCode::bad_input, text + "; give the folder of the same model, or use --allow-missing, --fill-missing-from or --drop");
   }

@@ -9,13 +9,17 @@ namespace {
 
 /// What no output file can hold.
 void check_output(const Published& published) {
-  if (published.targets.empty()) throw Error(ErrorCode::bad_input, "the checkpoint: holds no tensor to write; is this the folder of the model's weights?");
+  if (published.targets.empty())
+    throw Error(ErrorCode::bad_input, "the checkpoint: holds no tensor to write; is this the folder of the model's weights?");
   for (const Target& target : published.targets) {
     if (target.name.empty() || target.name == "__metadata__") {
-      throw Error(ErrorCode::bad_input, "'" + printable(target.name) + "': no tensor of a safetensors file can have this name; rename it with --custom-mapping or leave it out with --drop");
+      throw Error(ErrorCode::bad_input,
+                  "'" + printable(target.name) +
+                      "': no tensor of a safetensors file can have this name; rename it with --custom-mapping or leave it out with --drop");
     }
     if (info(target.dtype).safetensors.empty()) {
-      throw Error(ErrorCode::unsupported, printable(target.name) + ": element type " + std::string(info(target.dtype).name) + " has no place in safetensors; leave it out with --drop");
+      throw Error(ErrorCode::unsupported, printable(target.name) + ": element type " + std::string(info(target.dtype).name) +
+                                              " has no place in safetensors; leave it out with --drop");
     }
   }
 }
@@ -37,7 +41,8 @@ void note_family(const MapContext& context, Mapping& mapping) {
 }  // namespace
 
 MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options) {
-  MapContext context{table, config, options, family_of(options.model_type.empty() ? config.model_type() : options.model_type, config), {}, {}};
+  MapContext context{table, config, options, family_of(options.model_type.empty() ? config.model_type() : options.model_type, config),
+                     {},    {}};
   if (!options.custom_mapping_path.empty()) {
     if (auto pairs = plain_mapping(options.custom_mapping, options.custom_mapping_path)) {
       context.renames = std::move(*pairs);
@@ -77,8 +82,8 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
     if (published.filled[i]) mapping.filled.push_back(published.targets[i].name);
   }
   if (!mapping.filled.empty()) {
-    mapping.notes.push_back("Filled " + std::to_string(mapping.filled.size()) + " missing tensor" + (mapping.filled.size() == 1 ? "" : "s") + ": " +
-                            name_list(mapping.filled, 64));
+    mapping.notes.push_back("Filled " + std::to_string(mapping.filled.size()) + " missing tensor" +
+                            (mapping.filled.size() == 1 ? "" : "s") + ": " + name_list(mapping.filled, 64));
   }
   mapping.targets.targets = std::move(published.targets);
   return mapping;

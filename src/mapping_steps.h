@@ -26,8 +26,8 @@ struct MapContext {
   const ModelConfig& config;
   const MapOptions& options;
   Family family;
-  std::vector<std::pair<std::string, std::string>> renames;          ///< the plain form of --custom-mapping
-  std::unordered_map<std::string, const TensorRow*> like;            ///< the tensors of --like, by name
+  std::vector<std::pair<std::string, std::string>> renames;  ///< the plain form of --custom-mapping
+  std::unordered_map<std::string, const TensorRow*> like;    ///< the tensors of --like, by name
 
   [[nodiscard]] std::unique_ptr<Names> names(Captures captures = {}) const { return names_in(config, family, std::move(captures)); }
 };
@@ -40,7 +40,8 @@ struct NamedTensor {
 };
 
 struct NamedTensors {
-  std::vector<NamedTensor> tensors;  ///< those of the checkpoint, in the order in which transformers would save them, then those to fill with
+  std::vector<NamedTensor>
+      tensors;  ///< those of the checkpoint, in the order in which transformers would save them, then those to fill with
   std::vector<Unused> unused;
   std::vector<std::string> notes;
 };
@@ -75,7 +76,8 @@ void settle_tie(const MapContext& context, TieAnswer answer, Published& publishe
 
 /// Whether the output layer of a language model is asked for.
 [[nodiscard]] bool has_language_head(const MapContext& context, const Published& published);
-/// Puts right what config.json says of the model's class: no `FSDP` in front (FSDP2 renames classes), and the class of a score head where there is one.
+/// Puts right what config.json says of the model's class: no `FSDP` in front (FSDP2 renames classes), and the class of a score head where
+/// there is one.
 void settle_architectures(const MapContext& context, const Published& published, Mapping& mapping);
 /// Whether the weights are quantised: codes and scales in place of plain matrices.
 [[nodiscard]] bool is_quantised(const Published& published);

@@ -1,5 +1,5 @@
-// config.json of a Hugging Face folder: looked up like transformers does it (top level, then the configuration of the language model), written back by
-// replacing single values in the text, so that key order, unknown keys and the spelling of numbers (1e-05, 1000000.0) stay.
+// config.json of a Hugging Face folder: looked up like transformers does it (top level, then the configuration of the language model),
+// written back by replacing single values in the text, so that key order, unknown keys and the spelling of numbers (1e-05, 1000000.0) stay.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -52,7 +52,8 @@ std::string apply(std::string text, std::vector<Change> changes) {
 
 bool is_sub_config(std::string_view key) {
   constexpr std::string_view suffix = "_config";
-  return key.size() > suffix.size() && key.substr(key.size() - suffix.size()) == suffix && key != "quantization_config" && key != "generation_config";
+  return key.size() > suffix.size() && key.substr(key.size() - suffix.size()) == suffix && key != "quantization_config" &&
+         key != "generation_config";
 }
 
 /// Whether the member belongs to a model's configuration: at the top, or in sub-configurations only.
@@ -78,9 +79,7 @@ class Editor {
     return found;
   }
 
-  void add(std::string_view key, const std::string& value) {
-    added_.emplace_back(key, value);
-  }
+  void add(std::string_view key, const std::string& value) { added_.emplace_back(key, value); }
 
   /// Replaces names in the top level's list of classes.
   void rename_architectures(const std::vector<std::pair<std::string, std::string>>& names) {
@@ -100,7 +99,6 @@ class Editor {
   }
 
  private:
-
   /// Behind the last member of the top level, indented like it.
   static std::string with_member(const std::string& text, const std::string& key, const std::string& value) {
     const std::vector<JsonMember> members = json_members(text);
@@ -132,7 +130,8 @@ std::string without(const std::string& text, const JsonMember& member) {
 std::string without_all(std::string text, std::string_view key) {
   while (true) {
     const std::vector<JsonMember> members = json_members(text);
-    const auto found = std::find_if(members.begin(), members.end(), [&](const JsonMember& one) { return one.path.back() == key && in_configs(one); });
+    const auto found =
+        std::find_if(members.begin(), members.end(), [&](const JsonMember& one) { return one.path.back() == key && in_configs(one); });
     if (found == members.end()) return text;
     text = without(text, *found);
   }
@@ -212,7 +211,8 @@ std::optional<std::uint64_t> ModelConfig::number(std::string_view key) const {
   const Json* value = data_->find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_unsigned()) {
-    throw Error(ErrorCode::bad_input, printable(data_->path, 4096) + ": " + printable(key) + " is " + shown(*value) + ", not a whole number; correct it");
+    throw Error(ErrorCode::bad_input,
+                printable(data_->path, 4096) + ": " + printable(key) + " is " + shown(*value) + ", not a whole number; correct it");
   }
   return value->get<std::uint64_t>();
 }

@@ -3,14 +3,18 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace unshard {
 
+/// Whether any of the patterns matches the whole name.
+[[nodiscard]] bool any_glob_matches(const std::vector<std::string>& globs, std::string_view name);
+
 [[nodiscard]] std::vector<std::string_view> split_name(std::string_view name);
 
-/// The order in which transformers 5 sorts a state dict that it converts (core_model_loading.py, dot_natural_key): by dotted elements, numbers by value and
-/// before words, numbers at the end of a word by value.
+/// The order in which transformers 5 sorts a state dict that it converts (core_model_loading.py, dot_natural_key): by dotted elements,
+/// numbers by value and before words, numbers at the end of a word by value.
 [[nodiscard]] bool natural_less(std::string_view a, std::string_view b);
 
 /// `name` as the model without adapters calls it: no `base_model.model.` in front, no `base_layer` or `original_module` element.
@@ -19,7 +23,8 @@ namespace unshard {
 /// Whether `name` is a full copy that PEFT trained in place of a module (`modules_to_save.default`).
 [[nodiscard]] bool is_saved_module(std::string_view name);
 
-/// `name` with each occurrence of a key replaced by its value, from left to right, the longest key first; what was put in is not looked at again.
+/// `name` with each occurrence of a key replaced by its value, from left to right, the longest key first; what was put in is not looked at
+/// again.
 [[nodiscard]] std::string with_parts_replaced(std::string_view name, const std::vector<std::pair<std::string, std::string>>& parts);
 
 }  // namespace unshard

@@ -12,7 +12,8 @@ namespace {
 /// The tensors of one origin, by clean name.
 class Publisher {
  public:
-  Publisher(const MapContext& context, const std::vector<NamedTensor>& tensors, std::uint8_t origin) : context_(context), tensors_(tensors), origin_(origin) {
+  Publisher(const MapContext& context, const std::vector<NamedTensor>& tensors, std::uint8_t origin)
+      : context_(context), tensors_(tensors), origin_(origin) {
     for (const NamedTensor& tensor : tensors) {
       if (row(tensor.id).origin == origin) ids_.emplace(tensor.name, tensor.id);
     }
@@ -36,7 +37,8 @@ class Publisher {
       if (rule.whole_is_stored) {
         auto pieces = split_whole(rule, tensor.name, row(tensor.id).shape, scope);
         if (!pieces) continue;
-        for (Made& piece : *pieces) add({std::move(piece.name), row(tensor.id).dtype, piece.shape, terms_of(piece, {tensor.id})}, published);
+        for (Made& piece : *pieces)
+          add({std::move(piece.name), row(tensor.id).dtype, piece.shape, terms_of(piece, {tensor.id})}, published);
         return true;
       }
       const auto whole = whole_of(rule, tensor.name);
@@ -56,13 +58,16 @@ class Publisher {
       return row(found->second).shape;
     };
     const auto made = join_pieces(rule, name, std::nullopt, lookup, scope);
-    if (!made) throw Error(ErrorCode::bad_input, printable(row(piece.id).name) + ": belongs to " + printable(name) + ", whose first piece is missing");
+    if (!made)
+      throw Error(ErrorCode::bad_input,
+                  printable(row(piece.id).name) + ": belongs to " + printable(name) + ", whose first piece is missing");
     std::vector<TensorId> ids;
     for (const std::string& from : made->from) ids.push_back(ids_.at(from));
     for (const TensorId id : ids) {
       if (row(id).dtype == row(ids.front()).dtype) continue;
-      throw Error(ErrorCode::bad_input, printable(row(id).name) + ": " + std::string(info(row(id).dtype).name) + ", but " + printable(row(ids.front()).name) + " is " +
-                                            std::string(info(row(ids.front()).dtype).name) + "; both belong to " + printable(name));
+      throw Error(ErrorCode::bad_input, printable(row(id).name) + ": " + std::string(info(row(id).dtype).name) + ", but " +
+                                            printable(row(ids.front()).name) + " is " + std::string(info(row(ids.front()).dtype).name) +
+                                            "; both belong to " + printable(name));
     }
     add({name, row(ids.front()).dtype, made->shape, terms_of(*made, ids)}, published);
   }
@@ -74,7 +79,8 @@ class Publisher {
   }
 
   [[nodiscard]] bool is_expected(const std::string& name) const {
-    return std::any_of(context_.family.tensors.begin(), context_.family.tensors.end(), [&](const TensorSpec& spec) { return spec.name.match(name).has_value(); });
+    return std::any_of(context_.family.tensors.begin(), context_.family.tensors.end(),
+                       [&](const TensorSpec& spec) { return spec.name.match(name).has_value(); });
   }
 
   void add(Target target, Published& published) const {

@@ -10,10 +10,6 @@
 namespace unshard {
 namespace {
 
-bool any_glob(const std::vector<std::string>& globs, const std::string& name) {
-  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_matches(glob, name); });
-}
-
 std::string count_of(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
@@ -36,8 +32,9 @@ class Cleaner {
         return origins != 0 ? origins < 0 : natural_less(a.name, b.name);
       });
     } else {
-      std::stable_sort(named_.tensors.begin(), named_.tensors.end(),
-                       [&](const NamedTensor& a, const NamedTensor& b) { return context_.table[a.id].origin < context_.table[b.id].origin; });
+      std::stable_sort(named_.tensors.begin(), named_.tensors.end(), [&](const NamedTensor& a, const NamedTensor& b) {
+        return context_.table[a.id].origin < context_.table[b.id].origin;
+      });
     }
     add_notes();
     return std::move(named_);
@@ -47,7 +44,7 @@ class Cleaner {
   void sort_out(TensorId id) {
     const TensorRow& row = context_.table[id];
     std::string clean = without_wrappers(row.name);
-    if (any_glob(context_.options.drop, row.name) || any_glob(context_.options.drop, clean)) {
+    if (any_glob_matches(context_.options.drop, row.name) || any_glob_matches(context_.options.drop, clean)) {
       if (row.origin == 0) dropped_.push_back(row.name);
       return leave_out(row, "dropped by --drop");
     }
@@ -70,25 +67,28 @@ class Cleaner {
 
   [[nodiscard]] bool is_rebuilt(const std::string& name, const Shape& shape) const {
     if (context_.like.contains(name)) return false;
-    return std::any_of(context_.family.left_out.begin(), context_.family.left_out.end(), [&](const LeftOut& one) {
-      return (!one.rank || *one.rank == shape.size()) && glob_matches(one.pattern, name);
-    });
+    return std::any_of(context_.family.left_out.begin(), context_.family.left_out.end(),
+                       [&](const LeftOut& one) { return (!one.rank || *one.rank == shape.size()) && glob_matches(one.pattern, name); });
   }
 
   void refuse_adapters() const {
     if (adapters_.empty()) return;
     if (named_.tensors.empty()) {
-      throw Error(ErrorCode::bad_input, name_list(adapters_) + ": LoRA tensors and no base weights; give the base model's folder with --fill-missing-from");
+      throw Error(ErrorCode::bad_input,
+                  name_list(adapters_) + ": LoRA tensors and no base weights; give the base model's folder with --fill-missing-from");
     }
     if (context_.options.drop_lora) return;
-    throw Error(ErrorCode::unsupported, name_list(adapters_) + ": " + count_of(adapters_.size(), "LoRA tensor") +
-                                            " in the checkpoint, which this version neither extracts nor folds; leave them out with --lora drop");
+    throw Error(ErrorCode::unsupported,
+                name_list(adapters_) + ": " + count_of(adapters_.size(), "LoRA tensor") +
+                    " in the checkpoint, which this version neither extracts nor folds; leave them out with --lora drop");
   }
 
   void add_notes() {
-    if (!adapters_.empty()) named_.notes.push_back("Dropped " + count_of(adapters_.size(), "LoRA tensor") + "; the base weights are written");
+    if (!adapters_.empty())
+      named_.notes.push_back("Dropped " + count_of(adapters_.size(), "LoRA tensor") + "; the base weights are written");
     if (!dropped_.empty()) named_.notes.push_back("Dropped " + count_of(dropped_.size(), "tensor") + " by --drop: " + name_list(dropped_));
-    if (!rebuilt_.empty()) named_.notes.push_back("Left out " + count_of(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
+    if (!rebuilt_.empty())
+      named_.notes.push_back("Left out " + count_of(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
   }
 
   const MapContext& context_;

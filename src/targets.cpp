@@ -1,5 +1,5 @@
-// The loop nest of a term, cut into rectangular parts. A part can follow one axis per dimension; of several axes in a dimension (groups and rows of a
-// fused qkv) the innermost stays inside the part and the others are walked here, within the asked box only.
+// The loop nest of a term, cut into rectangular parts. A part can follow one axis per dimension; of several axes in a dimension (groups and
+// rows of a fused qkv) the innermost stays inside the part and the others are walked here, within the asked box only.
 #include "unshard/targets.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace {
 
 /// Whether `outer`, then `inner` walk both tensors as one longer axis would.
 bool joins(const Axis& outer, const Axis& inner) {
-  return outer.source_dim == inner.source_dim && outer.target_dim == inner.target_dim && outer.source_step == inner.extent * inner.source_step &&
-         outer.target_step == inner.extent * inner.target_step;
+  return outer.source_dim == inner.source_dim && outer.target_dim == inner.target_dim &&
+         outer.source_step == inner.extent * inner.source_step && outer.target_step == inner.extent * inner.target_step;
 }
 
 /// The term's axes by descending target step within each target dimension, neighbours joined where that changes nothing.
@@ -63,9 +63,7 @@ class Expansion {
     rank_ = target.shape.size();
   }
 
-  void run() {
-    walk(0);
-  }
+  void run() { walk(0); }
 
  private:
   static constexpr int no_axis = -1;

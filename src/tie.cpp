@@ -61,10 +61,12 @@ void settle_tie(const MapContext& context, TieAnswer answer, Published& publishe
     return;
   }
   if (context.options.tie_word_embedding) {
-    throw Error(ErrorCode::bad_input, head + ": is stored and differs from " + embedding + ", but --tie-word-embedding says that it is the same; leave the option out");
+    throw Error(ErrorCode::bad_input, head + ": is stored and differs from " + embedding +
+                                          ", but --tie-word-embedding says that it is the same; leave the option out");
   }
   mapping.edits.tie_word_embeddings = false;
-  mapping.warnings.push_back("config.json ties " + head + " to " + embedding + ", but the stored ones differ: both are written and tie_word_embeddings becomes false");
+  mapping.warnings.push_back("config.json ties " + head + " to " + embedding +
+                             ", but the stored ones differ: both are written and tie_word_embeddings becomes false");
 }
 
 std::optional<TieQuestion> tie_question(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options) {
@@ -72,7 +74,8 @@ std::optional<TieQuestion> tie_question(const std::vector<TensorRow>& table, con
   const Published published = publish_names(context, clean_names(context));
   const Tie tie = find_tie(context, published);
   if (!needs_comparison(context, tie) || published.filled[published.by_name.at(tie.head->name)]) return std::nullopt;
-  return TieQuestion{*copied_tensor(context, *tie.embedding), *copied_tensor(context, *tie.head), dtype_for(context, tie.embedding->name, tie.embedding->dtype)};
+  return TieQuestion{*copied_tensor(context, *tie.embedding), *copied_tensor(context, *tie.head),
+                     dtype_for(context, tie.embedding->name, tie.embedding->dtype)};
 }
 
 }  // namespace unshard

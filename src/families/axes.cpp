@@ -63,7 +63,9 @@ Dimensions parse_dimensions(std::string_view text, const std::string& label, Siz
 
 std::uint64_t value_of(const Expression& expression, const Names& names, const std::string& tensor) {
   const auto value = expression.value(names);
-  if (!value) throw Error(ErrorCode::bad_input, names.where() + ": has no value for '" + expression.text() + "', which " + printable(tensor) + " needs");
+  if (!value)
+    throw Error(ErrorCode::bad_input,
+                names.where() + ": has no value for '" + expression.text() + "', which " + printable(tensor) + " needs");
   return *value;
 }
 
@@ -96,15 +98,15 @@ struct Taken {
 }  // namespace
 
 bool Dimensions::has(std::string_view axis) const {
-  return std::any_of(axes.begin(), axes.end(), [&](const auto& dimension) { return std::find(dimension.begin(), dimension.end(), axis) != dimension.end(); });
+  return std::any_of(axes.begin(), axes.end(),
+                     [&](const auto& dimension) { return std::find(dimension.begin(), dimension.end(), axis) != dimension.end(); });
 }
 
 WholeAxes parse_whole(std::string_view text, const std::string& label) {
   WholeAxes whole;
   whole.text = text;
-  whole.dimensions = parse_dimensions(text, label, [&](const std::string& axis, const std::string& size) {
-    whole.sizes.emplace(axis, Expression::parse(size, label));
-  });
+  whole.dimensions = parse_dimensions(
+      text, label, [&](const std::string& axis, const std::string& size) { whole.sizes.emplace(axis, Expression::parse(size, label)); });
   return whole;
 }
 
@@ -116,7 +118,8 @@ PieceAxes parse_piece(std::string_view text, const WholeAxes& whole, const std::
   if (colon != std::string_view::npos) {
     for (const std::string& word : words_of(text.substr(0, colon))) {
       const std::size_t equals = word.find('=');
-      if (equals == std::string::npos || !whole.dimensions.has(word.substr(0, equals))) refuse(label, text, "'" + printable(word) + "' selects no axis of '" + whole.text + "'");
+      if (equals == std::string::npos || !whole.dimensions.has(word.substr(0, equals)))
+        refuse(label, text, "'" + printable(word) + "' selects no axis of '" + whole.text + "'");
       const std::string range = word.substr(equals + 1);
       const std::size_t split = range.find(':');
       Selection selection{word.substr(0, equals), Expression::parse(range.substr(0, split), label), std::nullopt};
@@ -125,17 +128,20 @@ PieceAxes parse_piece(std::string_view text, const WholeAxes& whole, const std::
       piece.selections.push_back(std::move(selection));
     }
   }
-  piece.dimensions = parse_dimensions(colon == std::string_view::npos ? text : text.substr(colon + 1), label, [&](const std::string& axis, const std::string&) {
-    refuse(label, text, "the size of " + axis + " belongs to '" + whole.text + "'");
-  });
+  piece.dimensions = parse_dimensions(colon == std::string_view::npos ? text : text.substr(colon + 1), label,
+                                      [&](const std::string& axis, const std::string&) {
+                                        refuse(label, text, "the size of " + axis + " belongs to '" + whole.text + "'");
+                                      });
   for (const Selection& selection : piece.selections) {
-    if (selection.end && !piece.dimensions.has(selection.axis)) refuse(label, text, "the range of " + selection.axis + " is in no dimension");
+    if (selection.end && !piece.dimensions.has(selection.axis))
+      refuse(label, text, "the range of " + selection.axis + " is in no dimension");
   }
   std::size_t used = 0;
   for (const auto& dimension : whole.dimensions.axes) {
     for (const std::string& axis : dimension) {
       const auto times = std::count(left_out.begin(), left_out.end(), axis) + (piece.dimensions.has(axis) ? 1 : 0);
-      if (times != 1) refuse(label, text, "axis " + axis + " of '" + whole.text + "' is taken " + std::to_string(times) + " times, not once");
+      if (times != 1)
+        refuse(label, text, "axis " + axis + " of '" + whole.text + "' is taken " + std::to_string(times) + " times, not once");
       if (piece.dimensions.has(axis)) ++used;
     }
   }
@@ -153,8 +159,8 @@ AxisSizes solve_sizes(const WholeAxes& whole, const Shape& shape, const Names& n
     stated += (stated.empty() ? " with " : ", ") + axis + " = " + std::to_string(sizes[axis]);
   }
   const auto misfit = [&] {
-    throw Error(ErrorCode::bad_input,
-                printable(tensor) + ": stored shape " + to_string(shape) + " does not fit '" + whole.text + "'" + stated + " (from " + names.where() + ")");
+    throw Error(ErrorCode::bad_input, printable(tensor) + ": stored shape " + to_string(shape) + " does not fit '" + whole.text + "'" +
+                                          stated + " (from " + names.where() + ")");
   };
   if (shape.size() != whole.dimensions.axes.size()) misfit();
   for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -163,7 +169,9 @@ AxisSizes solve_sizes(const WholeAxes& whole, const Shape& shape, const Names& n
     for (const std::string& axis : whole.dimensions.axes[d]) {
       const auto size = sizes.find(axis);
       if (size == sizes.end()) {
-        if (unknown != nullptr) throw Error(ErrorCode::bad_input, printable(tensor) + ": '" + whole.text + "' leaves the sizes of " + *unknown + " and " + axis + " open");
+        if (unknown != nullptr)
+          throw Error(ErrorCode::bad_input,
+                      printable(tensor) + ": '" + whole.text + "' leaves the sizes of " + *unknown + " and " + axis + " open");
         unknown = &axis;
         continue;
       }
@@ -178,8 +186,8 @@ AxisSizes solve_sizes(const WholeAxes& whole, const Shape& shape, const Names& n
   return sizes;
 }
 
-PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices, const Names& names,
-                        const std::string& tensor) {
+PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
+                        const Names& names, const std::string& tensor) {
   std::map<std::string, Taken, std::less<>> taken;
   AxisSizes own;  // sizes within the piece
   for (const auto& [axis, size] : sizes) {
@@ -192,8 +200,8 @@ PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const Ax
   }
   for (const auto& [axis, range] : taken) {
     if (range.begin > range.end || range.end > sizes.find(axis)->second) {
-      throw Error(ErrorCode::bad_input, printable(tensor) + ": '" + piece.text + "' takes " + axis + " = " + std::to_string(range.begin) + ":" + std::to_string(range.end) +
-                                            " of " + std::to_string(sizes.find(axis)->second));
+      throw Error(ErrorCode::bad_input, printable(tensor) + ": '" + piece.text + "' takes " + axis + " = " + std::to_string(range.begin) +
+                                            ":" + std::to_string(range.end) + " of " + std::to_string(sizes.find(axis)->second));
     }
     own[axis] = range.end - range.begin;
   }
@@ -214,7 +222,8 @@ PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const Ax
 
 Term reversed(const Term& term) {
   Term back{term.source, term.target_start, term.source_start, {}};
-  for (const Axis& axis : term.axes) back.axes.push_back({axis.extent, axis.target_dim, axis.source_dim, axis.target_step, axis.source_step});
+  for (const Axis& axis : term.axes)
+    back.axes.push_back({axis.extent, axis.target_dim, axis.source_dim, axis.target_step, axis.source_step});
   return back;
 }
 

@@ -2,8 +2,9 @@
 //
 //     whole "e (p=2 i) h", piece "p=0: i h"
 //
-// A dimension of the whole is an axis or a product of axes (outermost first). The size of an axis is stated (`p=2`, `d=head_dim`, an expression without spaces) or
-// follows from the shape. A piece takes one index of an axis (`p=0`), a range of it (`s=0:q_per_kv`), or, where its name has the axis as variable
+// A dimension of the whole is an axis or a product of axes (outermost first). The size of an axis is stated (`p=2`, `d=head_dim`, an
+// expression without spaces) or follows from the shape. A piece takes one index of an axis (`p=0`), a range of it (`s=0:q_per_kv`), or,
+// where its name has the axis as variable
 // (`experts.{e}.up_proj`), one index per name; its other axes stand in its dimensions, in any order. `1` is a dimension of size 1.
 #pragma once
 
@@ -50,9 +51,11 @@ struct PieceAxes {
 /// Local. Throw Error(bad_input) starting with `label`.
 [[nodiscard]] WholeAxes parse_whole(std::string_view text, const std::string& label);
 /// `named`: axes that the piece's name gives. Every axis of the whole must be named, selected or in a dimension, each once.
-[[nodiscard]] PieceAxes parse_piece(std::string_view text, const WholeAxes& whole, const std::vector<std::string>& named, const std::string& label);
+[[nodiscard]] PieceAxes parse_piece(std::string_view text, const WholeAxes& whole, const std::vector<std::string>& named,
+                                    const std::string& label);
 
-/// Local. All sizes of the whole, from the stated ones and its shape. Throws Error(bad_input) naming `tensor`, the dimensions expected and the shape when they don't fit.
+/// Local. All sizes of the whole, from the stated ones and its shape. Throws Error(bad_input) naming `tensor`, the dimensions expected and
+/// the shape when they don't fit.
 [[nodiscard]] AxisSizes solve_sizes(const WholeAxes& whole, const Shape& shape, const Names& names, const std::string& tensor);
 
 /// One piece of a whole: its shape, and the term that fills it from the whole (or, reversed, its part of the whole from it).
@@ -61,8 +64,8 @@ struct PlacedPiece {
   Term from_whole;  ///< source: the whole; `source` id not set
 };
 /// Local. `indices`: of the named axes. Throws Error(bad_input) naming `tensor` when a selection is outside its axis.
-[[nodiscard]] PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices, const Names& names,
-                                      const std::string& tensor);
+[[nodiscard]] PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
+                                      const Names& names, const std::string& tensor);
 
 /// Local, pure. The same elements, moved the other way.
 [[nodiscard]] Term reversed(const Term& term);

@@ -9,7 +9,8 @@ namespace {
 
 class ConfigNames : public Names {
  public:
-  ConfigNames(const ModelConfig& config, const Family& family, Captures captures) : config_(config), family_(family), captures_(std::move(captures)) {}
+  ConfigNames(const ModelConfig& config, const Family& family, Captures captures)
+      : config_(config), family_(family), captures_(std::move(captures)) {}
 
   [[nodiscard]] std::optional<std::uint64_t> value(const std::string& name) const override {
     if (const std::string* digits = find_capture(captures_, name)) {

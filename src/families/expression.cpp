@@ -28,9 +28,7 @@ bool is_name_character(char c) {
 
 class Parser {
  public:
-  Parser(std::string_view text, const std::string& label) : text_(text), label_(label) {
-    next();
-  }
+  Parser(std::string_view text, const std::string& label) : text_(text), label_(label) { next(); }
 
   Node all() {
     Node node = fallback();
@@ -40,7 +38,8 @@ class Parser {
 
  private:
   [[noreturn]] void fail() const {
-    throw Error(ErrorCode::bad_input, label_ + ": '" + printable(text_) + "' is no expression" + (token_.empty() ? "" : ", near '" + printable(token_) + "'"));
+    throw Error(ErrorCode::bad_input,
+                label_ + ": '" + printable(text_) + "' is no expression" + (token_.empty() ? "" : ", near '" + printable(token_) + "'"));
   }
 
   void next() {
@@ -118,7 +117,8 @@ class Parser {
       if (!take(")")) fail();
       return node;
     }
-    if (token_.empty() || !is_name_character(token_.front()) || token_ == "and" || token_ == "or" || token_ == "in" || token_ == "not") fail();
+    if (token_.empty() || !is_name_character(token_.front()) || token_ == "and" || token_ == "or" || token_ == "in" || token_ == "not")
+      fail();
     const std::string_view token = token_;
     if (token.front() < '0' || token.front() > '9') {
       next();
@@ -205,7 +205,8 @@ void collect(const Node& node, std::vector<std::string>& names) {
 }  // namespace
 
 Expression Expression::parse(std::string_view text, const std::string& label) {
-  if (text.size() > longest_text) throw Error(ErrorCode::bad_input, label + ": an expression of " + std::to_string(text.size()) + " characters; at most 1000");
+  if (text.size() > longest_text)
+    throw Error(ErrorCode::bad_input, label + ": an expression of " + std::to_string(text.size()) + " characters; at most 1000");
   Expression expression;
   expression.text_ = text;
   expression.root_ = std::make_shared<const Node>(Parser(text, label).all());

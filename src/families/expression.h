@@ -10,8 +10,8 @@
 //     product  := atom (("*" | "/" | "%") atom)*
 //     atom     := number | name | "(" fallback ")"
 //
-// A name that config.json lacks (or has as null) has no value, and what is computed from it has none either; `in` a list that is not there is 0. Conditions are
-// 1 and 0. A division with a rest, by zero, or a result below zero or above 2^63 is an error that names the numbers.
+// A name that config.json lacks (or has as null) has no value, and what is computed from it has none either; `in` a list that is not there
+// is 0. Conditions are 1 and 0. A division with a rest, by zero, or a result below zero or above 2^63 is an error that names the numbers.
 #pragma once
 
 #include <cstdint>

@@ -4,60 +4,28 @@
 #include <array>
 
 #include "families/embedded.h"
+#include "families/family_json.h"
 #include "json_text.h"
 #include "unshard/error.h"
 
 namespace unshard {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using family_json::flag_at;
+using family_json::Json;
+using family_json::pairs_of;
+using family_json::parse_rules;
+using family_json::refuse;
+using family_json::require_keys;
+using family_json::text_at;
+using family_json::texts_at;
+
 constexpr std::string_view common_family = "base";
 constexpr int most_ancestors = 8;
 
-[[noreturn]] void refuse(const std::string& label, const std::string& what) {
-  throw Error(ErrorCode::bad_input, label + ": " + what);
-}
-
-void require_keys(const Json& object, std::initializer_list<std::string_view> known, const std::string& label) {
-  if (!object.is_object()) refuse(label, "is no JSON object");
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) refuse(label, "has the unknown key '" + printable(key) + "'");
-  }
-}
-
-std::string text_of(const Json& value, const std::string& label) {
-  if (!value.is_string()) refuse(label, "has something else where a text belongs");
-  return value.get<std::string>();
-}
-
-std::string text_at(const Json& object, const char* key, const std::string& label) {
-  return object.contains(key) ? text_of(object.at(key), label + ": " + key) : std::string();
-}
-
-bool flag_at(const Json& object, const char* key, const std::string& label) {
-  if (!object.contains(key)) return false;
-  if (!object.at(key).is_boolean()) refuse(label, std::string(key) + " is neither true nor false");
-  return object.at(key).get<bool>();
-}
-
-std::vector<std::string> texts_at(const Json& object, const char* key, const std::string& label) {
-  std::vector<std::string> texts;
-  if (!object.contains(key)) return texts;
-  if (!object.at(key).is_array()) refuse(label, std::string(key) + " is no list");
-  for (const Json& item : object.at(key)) texts.push_back(text_of(item, label + ": " + key));
-  return texts;
-}
-
-/// The pairs of an object of texts.
-std::vector<std::pair<std::string, std::string>> pairs_of(const Json& object, const std::string& label) {
-  if (!object.is_object()) refuse(label, "is no JSON object");
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const auto& [key, value] : object.items()) pairs.emplace_back(key, text_of(value, label + ": '" + printable(key) + "'"));
-  return pairs;
-}
-
 std::vector<Expression> parse_shape(const std::string& text, const std::string& label) {
-  if (text.size() < 2 || text.front() != '[' || text.back() != ']') refuse(label, "shape '" + printable(text) + "' is not written as [rows, columns]");
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']')
+    refuse(label, "shape '" + printable(text) + "' is not written as [rows, columns]");
   std::vector<Expression> shape;
   int level = 0;
   std::size_t begin = 1;
@@ -87,64 +55,6 @@ TensorSpec parse_tensor(const std::string& name, const Json& value, const std::s
   return spec;
 }
 
-/// The axes of the whole that a piece's name gives: its variables that the whole's name lacks.
-std::vector<std::string> named_axes(const NamePattern& whole, const NamePattern& piece) {
-  std::vector<std::string> named;
-  for (const std::string& variable : piece.variables()) {
-    const auto& known = whole.variables();
-    if (std::find(known.begin(), known.end(), variable) == known.end()) named.push_back(variable);
-  }
-  return named;
-}
-
-/// `target` for one piece without axes, else an object of names and axes.
-void parse_pieces(Rule& rule, const Json& pieces, const std::string& label) {
-  if (pieces.is_string()) {
-    rule.pieces.push_back({NamePattern::parse(pieces.get<std::string>(), label), {}, {}});
-  } else {
-    for (const auto& [name, axes] : pairs_of(pieces, label)) {
-      if (!rule.axes) refuse(label, "needs the axes of '" + rule.whole.text() + "'");
-      NamePattern pattern = NamePattern::parse(name, label);
-      std::vector<std::string> named = named_axes(rule.whole, pattern);
-      PieceAxes piece = parse_piece(axes, *rule.axes, named, label);
-      rule.pieces.push_back({std::move(pattern), std::move(piece), std::move(named)});
-    }
-  }
-  if (rule.pieces.empty()) refuse(label, "has no target");
-  for (const RulePiece& piece : rule.pieces) {
-    for (const std::string& variable : rule.whole.variables()) {
-      const auto& known = piece.name.variables();
-      if (std::find(known.begin(), known.end(), variable) == known.end()) refuse(label, "'" + printable(piece.name.text()) + "' lacks {" + printable(variable) + "}");
-    }
-    if (!rule.axes && !named_axes(rule.whole, piece.name).empty()) refuse(label, "'" + printable(piece.name.text()) + "' has a variable that '" + printable(rule.whole.text()) + "' lacks");
-  }
-}
-
-Rule parse_rule(const Json& json, const std::string& label) {
-  require_keys(json, {"source", "sources", "target", "targets", "axes", "when", "rest", "only_for"}, label);
-  Rule rule;
-  rule.whole_is_stored = json.contains("source");
-  const char* whole = rule.whole_is_stored ? "source" : "target";
-  const char* pieces = rule.whole_is_stored ? (json.contains("targets") ? "targets" : "target") : "sources";
-  if (!json.contains(whole) || !json.contains(pieces)) refuse(label, "needs source and target, source and targets, or sources and target");
-  const std::string rule_label = label + ": '" + printable(text_at(json, whole, label)) + "'";
-  rule.whole = NamePattern::parse(text_at(json, whole, label), rule_label);
-  if (json.contains("axes")) rule.axes = parse_whole(text_at(json, "axes", rule_label), rule_label);
-  if (json.contains("when")) rule.when = Expression::parse(text_at(json, "when", rule_label), rule_label);
-  if (rule.axes && json.at(pieces).is_string()) refuse(rule_label, "has axes on one side only; write targets");
-  rule.rest_is_padding = text_at(json, "rest", rule_label) == "padding";
-  rule.only_for_like = text_at(json, "only_for", rule_label) == "like";
-  parse_pieces(rule, json.at(pieces), rule_label);
-  return rule;
-}
-
-std::vector<Rule> parse_rules(const Json& json, const std::string& label) {
-  if (!json.is_array()) refuse(label, "rules are no list");
-  std::vector<Rule> rules;
-  for (const Json& rule : json) rules.push_back(parse_rule(rule, label + ": rule " + std::to_string(rules.size() + 1)));
-  return rules;
-}
-
 void erase_tensors(std::vector<TensorSpec>& tensors, const std::vector<std::string>& globs) {
   std::erase_if(tensors, [&](const TensorSpec& spec) {
     return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_matches(glob, spec.name.text()); });
@@ -171,6 +81,7 @@ class Loader {
 
   Family load_type(const std::string& model_type) {
     for (const EmbeddedFamily& one : embedded_families()) {
+      if (one.text.find('"' + model_type + '"') == std::string_view::npos) continue;  // parsing every file takes longer than mapping a small model
       const Json json = parse_json(one.text, label(one.name));
       const std::vector<std::string> types = texts_at(json, "model_types", label(one.name));
       if (std::find(types.begin(), types.end(), model_type) != types.end()) return read(json, one.name);
@@ -185,8 +96,10 @@ class Loader {
 
   Family read(const Json& json, std::string_view name) {
     const std::string where = label(name);
-    require_keys(json, {"about", "model_types", "like", "without", "text", "sizes", "ranges", "tensors", "rules", "keep_dtype", "leave_out", "known", "ties",
-                        "tied_by_default", "base_prefix", "sorted"}, where);
+    require_keys(json,
+                 {"about", "model_types", "like", "without", "text", "sizes", "ranges", "tensors", "rules", "keep_dtype", "leave_out",
+                  "known", "ties", "tied_by_default", "base_prefix", "sorted"},
+                 where);
     if (++depth_ > most_ancestors) refuse(where, "is like itself");
     Family family;
     if (name != common_family) family = load(json.contains("like") ? text_at(json, "like", where) : std::string(common_family));
@@ -199,7 +112,8 @@ class Loader {
     add_tensors(family, json, where);
     if (json.contains("rules")) prepend(family.rules, parse_rules(json.at("rules"), where));
     add_lists(family, json, where);
-    family.sorted = flag_at(json, "sorted", where) || std::any_of(family.rules.begin(), family.rules.end(), [](const Rule& rule) { return !rule.only_for_like; });
+    family.sorted = flag_at(json, "sorted", where) ||
+                    std::any_of(family.rules.begin(), family.rules.end(), [](const Rule& rule) { return !rule.only_for_like; });
     --depth_;
     return family;
   }
@@ -227,7 +141,8 @@ class Loader {
     if (json.contains("base_prefix")) family.base_prefix = text_at(json, "base_prefix", where);
     if (!json.contains("leave_out")) return;
     for (const auto& [pattern, value] : json.at("leave_out").items()) {
-      family.left_out.push_back({pattern, value.is_number_unsigned() ? std::optional<std::uint64_t>(value.get<std::uint64_t>()) : std::nullopt});
+      family.left_out.push_back(
+          {pattern, value.is_number_unsigned() ? std::optional<std::uint64_t>(value.get<std::uint64_t>()) : std::nullopt});
     }
   }
 
@@ -286,7 +201,8 @@ void add_custom_rules(Family& family, const std::string& text, const std::string
   const Json json = parse_json(text, label);
   require_keys(json, {"about", "sizes", "rules"}, label);
   if (json.contains("sizes")) {
-    for (const auto& [name, expression] : pairs_of(json.at("sizes"), label)) family.sizes.insert_or_assign(name, Expression::parse(expression, label));
+    for (const auto& [name, expression] : pairs_of(json.at("sizes"), label))
+      family.sizes.insert_or_assign(name, Expression::parse(expression, label));
   }
   prepend(family.rules, parse_rules(json.at("rules"), label));
 }
@@ -294,7 +210,8 @@ void add_custom_rules(Family& family, const std::string& text, const std::string
 std::vector<std::string> family_names() {
   std::vector<std::string> names;
   for (const EmbeddedFamily& one : embedded_families()) {
-    for (std::string& type : texts_at(parse_json(one.text, std::string(one.name)), "model_types", std::string(one.name))) names.push_back(std::move(type));
+    for (std::string& type : texts_at(parse_json(one.text, std::string(one.name)), "model_types", std::string(one.name)))
+      names.push_back(std::move(type));
   }
   std::sort(names.begin(), names.end());
   return names;

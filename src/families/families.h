@@ -1,5 +1,6 @@
-// What is known of the models of one type: which tensors a published folder has, with shapes over config.json, and how the names and layouts of a checkpoint
-// become these. One JSON file per family in this folder, embedded in the binary; docs/families.md describes the format.
+// What is known of the models of one type: which tensors a published folder has, with shapes over config.json, and how the names and
+// layouts of a checkpoint become these. One JSON file per family in this folder, embedded in the binary; docs/families.md describes the
+// format.
 #pragma once
 
 #include <map>
@@ -18,13 +19,13 @@ struct TensorSpec {
   NamePattern name;
   std::optional<std::vector<Expression>> shape;  ///< none: any
   bool optional = false;
-  bool head = false;                ///< the output layer of a language model: absent when tied, or when the model has another head
-  std::optional<Expression> when;   ///< the tensor exists where this is not 0
+  bool head = false;               ///< the output layer of a language model: absent when tied, or when the model has another head
+  std::optional<Expression> when;  ///< the tensor exists where this is not 0
 };
 
 /// A buffer that transformers makes itself.
 struct LeftOut {
-  std::string pattern;               ///< glob
+  std::string pattern;                ///< glob
   std::optional<std::uint64_t> rank;  ///< only with so many dimensions
 };
 
@@ -39,7 +40,7 @@ struct Family {
   std::vector<Rule> rules;
   std::vector<std::string> keep_dtype;  ///< globs: tensors that stay in their stored type
   std::vector<LeftOut> left_out;
-  std::vector<std::string> known;  ///< globs: published tensors that need not be in `tensors`
+  std::vector<std::string> known;                         ///< globs: published tensors that need not be in `tensors`
   std::vector<std::pair<std::string, std::string>> ties;  ///< head, embedding (published names)
   std::optional<bool> tied_by_default;
   std::string base_prefix;  ///< in front of every tensor but the head's; absent when the base model was saved alone
@@ -53,9 +54,11 @@ struct Family {
 void add_custom_rules(Family& family, const std::string& text, const std::string& path);
 
 /// Local. Whether a --custom-mapping text is the plain form, and if so its pairs. Throws Error(bad_input) naming `path`.
-[[nodiscard]] std::optional<std::vector<std::pair<std::string, std::string>>> plain_mapping(const std::string& text, const std::string& path);
+[[nodiscard]] std::optional<std::vector<std::pair<std::string, std::string>>> plain_mapping(const std::string& text,
+                                                                                            const std::string& path);
 
-/// config.json as an expression of this family sees it: numbers in the name at hand, the family's sizes, then config.json (true is 1, false is 0).
+/// config.json as an expression of this family sees it: numbers in the name at hand, the family's sizes, then config.json (true is 1, false
+/// is 0).
 [[nodiscard]] std::unique_ptr<Names> names_in(const ModelConfig& config, const Family& family, Captures captures);
 
 }  // namespace unshard

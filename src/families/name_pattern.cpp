@@ -44,7 +44,9 @@ NamePattern NamePattern::parse(std::string_view text, const std::string& label) 
   std::size_t at = 0;
   while (at < text.size()) {
     const std::size_t open = text.find('{', at);
-    if (open != at) pattern.elements_.push_back({std::string(text.substr(at, open == std::string_view::npos ? open : open - at)), Element::Kind::literal});
+    if (open != at)
+      pattern.elements_.push_back(
+          {std::string(text.substr(at, open == std::string_view::npos ? open : open - at)), Element::Kind::literal});
     if (open == std::string_view::npos) break;
     const std::size_t close = text.find('}', open);
     std::string variable(text.substr(open + 1, close == std::string_view::npos ? 0 : close - open - 1));
@@ -53,8 +55,10 @@ NamePattern NamePattern::parse(std::string_view text, const std::string& label) 
       variable.pop_back();
       ++any_count;
     }
-    if (variable.empty()) throw Error(ErrorCode::bad_input, label + ": '" + printable(text) + "' has a variable without a name; write {l} or {rest*}");
-    if (std::find(pattern.variables_.begin(), pattern.variables_.end(), variable) == pattern.variables_.end()) pattern.variables_.push_back(variable);
+    if (variable.empty())
+      throw Error(ErrorCode::bad_input, label + ": '" + printable(text) + "' has a variable without a name; write {l} or {rest*}");
+    if (std::find(pattern.variables_.begin(), pattern.variables_.end(), variable) == pattern.variables_.end())
+      pattern.variables_.push_back(variable);
     pattern.elements_.push_back({std::move(variable), any ? Element::Kind::any : Element::Kind::number});
     at = close + 1;
   }

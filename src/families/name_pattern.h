@@ -1,5 +1,6 @@
 // Names of tensors with variables: `model.layers.{l}.mlp.experts.{e}.up_proj.weight`, `model.language_model.{rest*}`.
-// `{l}` stands for a number (digits, as Python writes them), `{rest*}` for any text of at least one character; a pattern has at most one of the latter.
+// `{l}` stands for a number (digits, as Python writes them), `{rest*}` for any text of at least one character; a pattern has at most one of
+// the latter.
 #pragma once
 
 #include <optional>

@@ -54,15 +54,18 @@ std::uint64_t piece_count(const Rule& rule, const AxisSizes& sizes) {
   std::uint64_t count = 0;
   for (const RulePiece& piece : rule.pieces) {
     std::uint64_t combinations = 1;
-    for (const std::string& axis : piece.named) combinations = checked_multiply(combinations, sizes.find(axis)->second).value_or(most_pieces + 1);
+    for (const std::string& axis : piece.named)
+      combinations = checked_multiply(combinations, sizes.find(axis)->second).value_or(most_pieces + 1);
     count += std::min(combinations, most_pieces + 1);
   }
   return count;
 }
 
 /// The pieces of a whole whose sizes are known: one term each, from the whole.
-std::vector<Made> pieces_of(const Rule& rule, const std::string& name, const AxisSizes& sizes, const Captures& captures, const Names& names) {
-  if (piece_count(rule, sizes) > most_pieces) throw Error(ErrorCode::bad_input, printable(name) + ": would fall into more than a million pieces");
+std::vector<Made> pieces_of(const Rule& rule, const std::string& name, const AxisSizes& sizes, const Captures& captures,
+                            const Names& names) {
+  if (piece_count(rule, sizes) > most_pieces)
+    throw Error(ErrorCode::bad_input, printable(name) + ": would fall into more than a million pieces");
   std::vector<Made> made;
   for (const RulePiece& piece : rule.pieces) {
     AxisSizes indices;
@@ -87,7 +90,8 @@ void check_pieces(const Rule& rule, const std::string& name, const Shape& shape,
   try {
     check_target(whole, table);
   } catch (const Error&) {
-    throw Error(ErrorCode::bad_input, printable(name) + ": the pieces of '" + rule.axes->text + "' do not cover it exactly once; correct the rule");
+    throw Error(ErrorCode::bad_input,
+                printable(name) + ": the pieces of '" + rule.axes->text + "' do not cover it exactly once; correct the rule");
   }
 }
 
@@ -119,7 +123,9 @@ class SizesFromPieces {
   std::optional<AxisSizes> find() {
     for (const auto& [axis, expression] : rule_.axes->sizes) {
       const auto value = expression.value(names_);
-      if (!value) throw Error(ErrorCode::bad_input, names_.where() + ": has no value for '" + expression.text() + "', which " + printable(name_) + " needs");
+      if (!value)
+        throw Error(ErrorCode::bad_input,
+                    names_.where() + ": has no value for '" + expression.text() + "', which " + printable(name_) + " needs");
       sizes_[axis] = *value;
     }
     for (const RulePiece& piece : rule_.pieces) {
@@ -131,7 +137,9 @@ class SizesFromPieces {
     if (!found_) return std::nullopt;
     for (const auto& dimension : rule_.axes->dimensions.axes) {
       for (const std::string& axis : dimension) {
-        if (!sizes_.contains(axis)) throw Error(ErrorCode::bad_input, printable(name_) + ": the size of axis " + axis + " of '" + rule_.axes->text + "' is not known");
+        if (!sizes_.contains(axis))
+          throw Error(ErrorCode::bad_input,
+                      printable(name_) + ": the size of axis " + axis + " of '" + rule_.axes->text + "' is not known");
       }
     }
     return sizes_;
@@ -163,7 +171,8 @@ class SizesFromPieces {
       std::uint64_t known = 1;
       const std::string* unknown = nullptr;
       for (const std::string& axis : piece.axes.dimensions.axes[d]) {
-        const bool ranged = std::any_of(piece.axes.selections.begin(), piece.axes.selections.end(), [&](const Selection& one) { return one.axis == axis; });
+        const bool ranged =
+            std::any_of(piece.axes.selections.begin(), piece.axes.selections.end(), [&](const Selection& one) { return one.axis == axis; });
         if (ranged || sizes_.contains(axis)) {
           known = checked_multiply(known, ranged ? range_length(piece, axis) : sizes_.find(axis)->second).value_or(0);
         } else if (unknown == nullptr) {
@@ -227,7 +236,8 @@ std::optional<Made> take_piece(const Rule& rule, const std::string& name, const 
   return std::nullopt;
 }
 
-std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const std::optional<Shape>& shape, const Lookup& lookup, const Scope& scope) {
+std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const std::optional<Shape>& shape, const Lookup& lookup,
+                                const Scope& scope) {
   if (rule.rest_is_padding) return std::nullopt;  // nothing says what the padding held
   const auto captures = rule.whole.match(name);
   if (!captures) return std::nullopt;
@@ -242,13 +252,15 @@ std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const
   const auto sizes = shape ? solve_sizes(*rule.axes, *shape, *names, name) : SizesFromPieces(rule, name, *captures, lookup, *names).find();
   if (!sizes) return std::nullopt;
   const std::vector<Made> pieces = pieces_of(rule, name, *sizes, *captures, *names);
-  if (shape && std::none_of(pieces.begin(), pieces.end(), [&](const Made& piece) { return lookup(piece.name).has_value(); })) return std::nullopt;
+  if (shape && std::none_of(pieces.begin(), pieces.end(), [&](const Made& piece) { return lookup(piece.name).has_value(); }))
+    return std::nullopt;
   Made whole{name, shape ? *shape : whole_shape(*rule.axes, *sizes, name), {}, {}};
   for (const Made& piece : pieces) {
     const auto stored = lookup(piece.name);
     if (!stored) throw Error(ErrorCode::bad_input, printable(piece.name) + ": missing, " + printable(name) + " is made of it");
     if (!(*stored == piece.shape)) {
-      throw Error(ErrorCode::bad_input, printable(piece.name) + ": shape " + to_string(*stored) + ", " + printable(name) + " needs " + to_string(piece.shape));
+      throw Error(ErrorCode::bad_input,
+                  printable(piece.name) + ": shape " + to_string(*stored) + ", " + printable(name) + " needs " + to_string(piece.shape));
     }
     whole.terms.push_back(reversed(piece.terms.front()));
     whole.terms.back().source = static_cast<TensorId>(whole.from.size());

@@ -1,5 +1,6 @@
-// One rule of a family: a tensor (the whole) that corresponds to one or several others (its pieces). Read from JSON by families.cpp; the grammar is
-// described in docs/families.md. A rule says which side the checkpoint has, but since it only moves elements it can be used in both directions.
+// One rule of a family: a tensor (the whole) that corresponds to one or several others (its pieces). Read from JSON by families.cpp; the
+// grammar is described in docs/families.md. A rule says which side the checkpoint has, but since it only moves elements it can be used in
+// both directions.
 #pragma once
 
 #include <functional>
@@ -24,9 +25,9 @@ struct Rule {
   NamePattern whole;
   std::optional<WholeAxes> axes;  ///< none: a rename, any shape
   std::vector<RulePiece> pieces;
-  bool whole_is_stored = true;    ///< false: the checkpoint has the pieces
-  bool rest_is_padding = false;   ///< the pieces need not cover the whole (a padded vocabulary)
-  bool only_for_like = false;     ///< not a difference between modules and published files; used where --like asks for it
+  bool whole_is_stored = true;     ///< false: the checkpoint has the pieces
+  bool rest_is_padding = false;    ///< the pieces need not cover the whole (a padded vocabulary)
+  bool only_for_like = false;      ///< not a difference between modules and published files; used where --like asks for it
   std::optional<Expression> when;  ///< over config.json and the numbers in the whole's name
 };
 
@@ -43,16 +44,18 @@ using Lookup = std::function<std::optional<Shape>(const std::string& name)>;
 /// Names of config.json with the variables of a rule's captures in front.
 using Scope = std::function<std::unique_ptr<Names>(const Captures& captures)>;
 
-/// Local, pure. The pieces of the whole `name` of `shape`, in the order of the rule, by index; none when the rule is not about it. Throws Error(bad_input) naming it
-/// when it is but the shape does not fit, or when the pieces do not cover it.
-[[nodiscard]] std::optional<std::vector<Made>> split_whole(const Rule& rule, const std::string& name, const Shape& shape, const Scope& scope);
+/// Local, pure. The pieces of the whole `name` of `shape`, in the order of the rule, by index; none when the rule is not about it. Throws
+/// Error(bad_input) naming it when it is but the shape does not fit, or when the pieces do not cover it.
+[[nodiscard]] std::optional<std::vector<Made>> split_whole(const Rule& rule, const std::string& name, const Shape& shape,
+                                                           const Scope& scope);
 
 /// Local, pure. The one piece `name`, if its whole is there.
 [[nodiscard]] std::optional<Made> take_piece(const Rule& rule, const std::string& name, const Lookup& lookup, const Scope& scope);
 
-/// Local, pure. The whole `name` put together from its pieces; none when the rule is not about it or no piece is there. `shape` where it is known. Throws
-/// Error(bad_input) naming the missing or misshapen piece.
-[[nodiscard]] std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const std::optional<Shape>& shape, const Lookup& lookup, const Scope& scope);
+/// Local, pure. The whole `name` put together from its pieces; none when the rule is not about it or no piece is there. `shape` where it is
+/// known. Throws Error(bad_input) naming the missing or misshapen piece.
+[[nodiscard]] std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const std::optional<Shape>& shape,
+                                              const Lookup& lookup, const Scope& scope);
 
 /// Local, pure. The name of the whole that `piece` belongs to, if it is one of the rule's pieces.
 [[nodiscard]] std::optional<std::string> whole_of(const Rule& rule, const std::string& piece);

@@ -81,8 +81,9 @@ TEST_P(Families, ATensorLessIsMissing) {
     const std::string name = rows[i].name;
     rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
     // Parts of other modalities, other heads and optional buffers are in no table.
-    const bool in_table = name.find("visual.") == std::string::npos && name.find("vision_tower.") == std::string::npos && name.find("projector.") == std::string::npos &&
-                          name.find("score.") == std::string::npos && name.find("e_score_correction_bias") == std::string::npos;
+    const bool in_table = name.find("visual.") == std::string::npos && name.find("vision_tower.") == std::string::npos &&
+                          name.find("projector.") == std::string::npos && name.find("score.") == std::string::npos &&
+                          name.find("e_score_correction_bias") == std::string::npos;
     try {
       static_cast<void>(map(rows));
       EXPECT_FALSE(in_table) << name;
@@ -96,7 +97,9 @@ TEST_P(Families, ATensorLessIsMissing) {
 
 TEST_P(Families, AWrongShapeIsNamedWithBoth) {
   for (TensorRow& row : files_) {
-    if (row.name.find("norm") == std::string::npos || row.name.find("vis") != std::string::npos || row.name.find("projector") != std::string::npos) continue;
+    if (row.name.find("norm") == std::string::npos || row.name.find("vis") != std::string::npos ||
+        row.name.find("projector") != std::string::npos)
+      continue;
     row.shape[0] += 1;
     try {
       static_cast<void>(map(files_));
@@ -115,7 +118,8 @@ TEST_P(Families, ModulesFollowAFolderOfModules) {
   const Mapping mapping = map(files_, options);
   std::vector<std::string> mapped = text_of(mapping.targets.targets);
   std::vector<std::string> expected = text_of(modules_);
-  if (config_.flag("tie_word_embeddings").value_or(false)) std::erase_if(expected, [](const std::string& text) { return text.rfind("lm_head.weight ", 0) == 0; });
+  if (config_.flag("tie_word_embeddings").value_or(false))
+    std::erase_if(expected, [](const std::string& text) { return text.rfind("lm_head.weight ", 0) == 0; });
   std::sort(mapped.begin(), mapped.end());
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(mapped, expected);

@@ -17,7 +17,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr const char* llama_config = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "tie_word_embeddings": false, "vocab_size": 6,
+constexpr const char* llama_config =
+    R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "tie_word_embeddings": false, "vocab_size": 6,
   "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2})";
 
 /// `config` with one more key, which then counts.
@@ -41,12 +42,13 @@ std::vector<TensorRow> llama(DType dtype = DType::bf16) {
           {"lm_head.weight", dtype, {6, 4}, 0}};
 }
 
-Mapping map(const std::vector<TensorRow>& table, const std::string& config, const MapOptions& options = {}, TieAnswer tie = TieAnswer::not_asked) {
+Mapping map(const std::vector<TensorRow>& table, const std::string& config, const MapOptions& options = {},
+            TieAnswer tie = TieAnswer::not_asked) {
   return map_tensors(table, ModelConfig::parse(config, "hf/config.json"), options, tie);
 }
 
-std::string error_of(const std::vector<TensorRow>& table, const std::string& config, const MapOptions& options = {}, ErrorCode code = ErrorCode::bad_input,
-                     TieAnswer tie = TieAnswer::not_asked) {
+std::string error_of(const std::vector<TensorRow>& table, const std::string& config, const MapOptions& options = {},
+                     ErrorCode code = ErrorCode::bad_input, TieAnswer tie = TieAnswer::not_asked) {
   try {
     static_cast<void>(map(table, config, options, tie));
   } catch (const Error& error) {
@@ -93,7 +95,8 @@ TEST(Names, PublishedOnesPassInStoredOrder) {
 }
 
 TEST(Names, AnUnknownModelTypeIsNoObstacle) {
-  const Mapping mapping = map({{"classifier.1.weight", DType::f32, {5, 10}, 0}, {"net.bn.num_batches_tracked", DType::i64, {}, 0}}, R"({"model_type": "resnet", "num_hidden_layers": "?"})");
+  const Mapping mapping = map({{"classifier.1.weight", DType::f32, {5, 10}, 0}, {"net.bn.num_batches_tracked", DType::i64, {}, 0}},
+                              R"({"model_type": "resnet", "num_hidden_layers": "?"})");
   EXPECT_THAT(names_of(mapping), ElementsAre("classifier.1.weight", "net.bn.num_batches_tracked"));
   EXPECT_THAT(joined(mapping.notes), HasSubstr("No rules for model type resnet"));
 }
@@ -101,7 +104,8 @@ TEST(Names, AnUnknownModelTypeIsNoObstacle) {
 TEST(Names, TwoThatBecomeOneAreRefusedWithBoth) {
   std::vector<TensorRow> table = llama();
   table.push_back({"_orig_mod.model.norm.weight", DType::bf16, {4}, 0});
-  EXPECT_THAT(error_of(table, llama_config), StartsWith("model.norm.weight: two stored tensors would get this name, model.norm.weight and _orig_mod.model.norm.weight"));
+  EXPECT_THAT(error_of(table, llama_config),
+              StartsWith("model.norm.weight: two stored tensors would get this name, model.norm.weight and _orig_mod.model.norm.weight"));
   MapOptions options;
   options.drop = {"_orig_mod.*"};
   const Mapping mapping = map(table, llama_config, options);
@@ -129,7 +133,8 @@ TEST(Names, RealBuffersAndBiasesAreKeptAndNoted) {
   table.push_back({"model.std_scale", DType::f32, {}, 0});
   const Mapping mapping = map(table, llama_config);
   EXPECT_EQ(target_of(mapping, "model.std_scale").shape, Shape{});
-  EXPECT_THAT(joined(mapping.notes), HasSubstr("Passing through 2 tensors that a llama model need not have: model.layers.0.attn.bias, model.std_scale"));
+  EXPECT_THAT(joined(mapping.notes),
+              HasSubstr("Passing through 2 tensors that a llama model need not have: model.layers.0.attn.bias, model.std_scale"));
 }
 
 TEST(Names, ThatNoFileCanHaveAreRefused) {
@@ -157,7 +162,9 @@ TEST(Missing, TensorsAreNamedWithWhatWasFoundInstead) {
     if (row.name.find("down_proj") != std::string::npos) row.name = "net.down.weight";
   }
   const std::string error = error_of(table, llama_config);
-  EXPECT_THAT(error, StartsWith("model.layers.0.mlp.down_proj.weight: missing, hf/config.json expects it; found but not expected: net.down.weight"));
+  EXPECT_THAT(
+      error,
+      StartsWith("model.layers.0.mlp.down_proj.weight: missing, hf/config.json expects it; found but not expected: net.down.weight"));
   MapOptions options;
   options.allow_missing = {"*.down_proj.*"};
   EXPECT_EQ(map(table, llama_config, options).targets.targets.size(), 12U);
@@ -174,12 +181,16 @@ TEST(Missing, NumbersThatConfigJsonLacksCheckNothing) {
 TEST(Shapes, AreCheckedAgainstConfigJson) {
   EXPECT_THAT(error_of(llama(), with(llama_config, R"("vocab_size": 8)")),
               StartsWith("model.embed_tokens.weight: shape [6, 4], but hf/config.json implies [8, 4] (vocab_size = 8, hidden_size = 4)"));
-  EXPECT_THAT(error_of(llama(), with(llama_config, R"("intermediate_size": 5)")), HasSubstr("mlp.gate_proj.weight: shape [3, 4], but hf/config.json implies [5, 4]"));
+  EXPECT_THAT(error_of(llama(), with(llama_config, R"("intermediate_size": 5)")),
+              HasSubstr("mlp.gate_proj.weight: shape [3, 4], but hf/config.json implies [5, 4]"));
   EXPECT_THAT(error_of(llama(), with(llama_config, R"("num_attention_heads": 0)")), HasSubstr("hf/config.json implies [0, 4]"));
-  EXPECT_THAT(error_of(llama(), with(llama_config, R"("head_dim": null, "num_attention_heads": 3)")), HasSubstr("hf/config.json: 'head_dim | hidden_size / num_attention_heads'"));
-  EXPECT_THAT(error_of(llama(), with(llama_config, R"("num_hidden_layers": 1000000000000000)")), StartsWith("hf/config.json: num_hidden_layers = 1000000000000000"));
+  EXPECT_THAT(error_of(llama(), with(llama_config, R"("head_dim": null, "num_attention_heads": 3)")),
+              HasSubstr("hf/config.json: 'head_dim | hidden_size / num_attention_heads'"));
+  EXPECT_THAT(error_of(llama(), with(llama_config, R"("num_hidden_layers": 1000000000000000)")),
+              StartsWith("hf/config.json: num_hidden_layers = 1000000000000000"));
   EXPECT_THAT(error_of(llama(), with(llama_config, R"("num_hidden_layers": -1)")), StartsWith("hf/config.json: num_hidden_layers is -1"));
-  EXPECT_THAT(error_of(llama(), with(llama_config, R"("num_hidden_layers": "two")")), StartsWith("hf/config.json: num_hidden_layers is \"two\""));
+  EXPECT_THAT(error_of(llama(), with(llama_config, R"("num_hidden_layers": "two")")),
+              StartsWith("hf/config.json: num_hidden_layers is \"two\""));
   EXPECT_THAT(error_of(llama(), with(llama_config, R"("vocab_size": 1e300)")), StartsWith("hf/config.json: vocab_size is 1e+300"));
 }
 
@@ -245,12 +256,14 @@ TEST(Tie, TheFlagMustNotContradictTheCheckpoint) {
   MapOptions options;
   options.tie_word_embedding = true;
   EXPECT_TRUE(tie_question(llama(), ModelConfig::parse(llama_config, "c"), options));
-  EXPECT_THAT(error_of(llama(), llama_config, options, ErrorCode::bad_input, TieAnswer::different), StartsWith("lm_head.weight: is stored and differs"));
+  EXPECT_THAT(error_of(llama(), llama_config, options, ErrorCode::bad_input, TieAnswer::different),
+              StartsWith("lm_head.weight: is stored and differs"));
   EXPECT_EQ(map(llama(), llama_config, options, TieAnswer::equal).edits.tie_word_embeddings, true);
 }
 
 TEST(Tie, WithoutTheKeyTheModelTypeDecides) {
-  const std::string numbers = R"({"vocab_size": 6, "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2)";
+  const std::string numbers =
+      R"({"vocab_size": 6, "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2)";
   std::vector<TensorRow> table = llama();
   erase_row(table, "lm_head.weight");
   EXPECT_EQ(map(table, numbers + R"(, "model_type": "gemma"})").targets.targets.size(), 11U);
@@ -283,7 +296,8 @@ TEST(Head, ConfigJsonNamesTheClassThatHasIt) {
   table.push_back({"score.bias", DType::bf16, {1}, 0});
   EXPECT_EQ(map(table, llama_config).edits.architectures, (Renames{{"LlamaForCausalLM", "LlamaForTokenClassification"}}));
   EXPECT_EQ(map(llama(), llama_config).edits.architectures, Renames{});
-  EXPECT_EQ(map(llama(), with(llama_config, R"("architectures": ["FSDPLlamaForCausalLM"])")).edits.architectures, (Renames{{"FSDPLlamaForCausalLM", "LlamaForCausalLM"}}));
+  EXPECT_EQ(map(llama(), with(llama_config, R"("architectures": ["FSDPLlamaForCausalLM"])")).edits.architectures,
+            (Renames{{"FSDPLlamaForCausalLM", "LlamaForCausalLM"}}));
 }
 
 TEST(Head, ABaseModelHasNoneAndNoPrefix) {
@@ -414,7 +428,8 @@ TEST(Lora, WithoutBaseWeightsThereIsNothingToWrite) {
 
 TEST(CustomMapping, PlainFormRenamesParts) {
   std::vector<TensorRow> table = llama();
-  for (TensorRow& row : table) row.name = row.name.rfind("model.", 0) == 0 ? "net.decoder." + row.name.substr(6) : "net.head." + row.name.substr(8);
+  for (TensorRow& row : table)
+    row.name = row.name.rfind("model.", 0) == 0 ? "net.decoder." + row.name.substr(6) : "net.head." + row.name.substr(8);
   EXPECT_THAT(error_of(table, llama_config), HasSubstr("net.decoder."));
   MapOptions options;
   options.custom_mapping = R"({"net.decoder.": "model.", "net.head.": "lm_head."})";
@@ -434,11 +449,13 @@ TEST(CustomMapping, RulesComeBeforeTheFamilys) {
   EXPECT_EQ(mapping.targets.targets.size(), 12U);
   std::vector<testing_support::Numbers> stored(table.size());
   stored[5] = testing_support::counted({4, 6});
-  EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.up_proj.weight"), stored), ElementsAre(1, 7, 13, 19, 3, 9, 15, 21, 5, 11, 17, 23));
+  EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.up_proj.weight"), stored),
+              ElementsAre(1, 7, 13, 19, 3, 9, 15, 21, 5, 11, 17, 23));
 }
 
 TEST(CustomMapping, ThatIsWrongIsRefusedByFile) {
-  for (const char* text : {"", "{", "[1]", R"({"a": 1})", R"({"": "x"})", R"({"rules": [{"source": "a"}]})", R"({"rules": [], "colour": 1})"}) {
+  for (const char* text :
+       {"", "{", "[1]", R"({"a": 1})", R"({"": "x"})", R"({"rules": [{"source": "a"}]})", R"({"rules": [], "colour": 1})"}) {
     MapOptions options;
     options.custom_mapping = text;
     options.custom_mapping_path = "names.json";
@@ -453,7 +470,9 @@ TEST(CustomMapping, PiecesAreJoined) {
   options.custom_mapping = R"({"rules": [{"sources": {"part.{t}": "r c"}, "target": "whole", "axes": "(t r) c"}]})";
   const Mapping mapping = map(table, "{}", options);
   ASSERT_THAT(names_of(mapping), ElementsAre("whole"));
-  EXPECT_THAT(testing_support::gathered(mapping.targets.targets[0], {testing_support::counted({1, 2}, 2), testing_support::counted({1, 2})}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(
+      testing_support::gathered(mapping.targets.targets[0], {testing_support::counted({1, 2}, 2), testing_support::counted({1, 2})}),
+      ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(error_of({table[0]}, "{}", options), HasSubstr("part"));
   EXPECT_THAT(error_of({table[0], {"part.0", DType::bf16, {1, 2}, 0}}, "{}", options), HasSubstr("float32"));
 }
@@ -464,14 +483,16 @@ TEST(Translation, ANameWithoutRuleIsRefusedWhereNamesAreNotPublished) {
   std::vector<TensorRow> table = llama();
   EXPECT_EQ(map(table, llama_config, options).targets.targets.size(), 12U) << "names of the table are published ones";
   table.push_back({"decoder.layers.0.self_attention.out_mix.weight", DType::bf16, {4, 4}, 0});
-  EXPECT_THAT(error_of(table, llama_config, options), testing::AllOf(HasSubstr("out_mix"), HasSubstr("--custom-mapping"), HasSubstr("--drop")));
+  EXPECT_THAT(error_of(table, llama_config, options),
+              testing::AllOf(HasSubstr("out_mix"), HasSubstr("--custom-mapping"), HasSubstr("--drop")));
 }
 
 // ---- like
 
 constexpr const char* moe_config = R"({"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_size": 2})";
 
-const std::vector<TensorRow> fused_rows{{"model.layers.0.mlp.experts.gate_up_proj", DType::bf16, {2, 2, 2}, 0}, {"model.layers.0.mlp.experts.down_proj", DType::bf16, {2, 2, 1}, 0}};
+const std::vector<TensorRow> fused_rows{{"model.layers.0.mlp.experts.gate_up_proj", DType::bf16, {2, 2, 2}, 0},
+                                        {"model.layers.0.mlp.experts.down_proj", DType::bf16, {2, 2, 1}, 0}};
 
 std::vector<TensorRow> single_rows(DType dtype) {
   std::vector<TensorRow> rows;
@@ -495,41 +516,54 @@ TEST(Like, OneByOneExpertsBecomeFused) {
   std::vector<testing_support::Numbers> stored;
   for (const TensorRow& row : single_rows(DType::bf16)) stored.push_back(testing_support::counted(row.shape, stored.size() * 2));
   // gate 0 = 0 1, up 0 = 2 3, down 0 = 4 5, gate 1 = 6 7, up 1 = 8 9, down 1 = 10 11
-  EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.experts.gate_up_proj"), stored), ElementsAre(0, 1, 2, 3, 6, 7, 8, 9));
+  EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.experts.gate_up_proj"), stored),
+              ElementsAre(0, 1, 2, 3, 6, 7, 8, 9));
   EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.experts.down_proj"), stored), ElementsAre(4, 5, 10, 11));
 }
 
 TEST(Like, FusedStayFusedAndFusedBecomeOneByOne) {
-  EXPECT_THAT(names_of(map(fused_rows, moe_config, like(fused_rows))), ElementsAre("model.layers.0.mlp.experts.down_proj", "model.layers.0.mlp.experts.gate_up_proj"));
+  EXPECT_THAT(names_of(map(fused_rows, moe_config, like(fused_rows))),
+              ElementsAre("model.layers.0.mlp.experts.down_proj", "model.layers.0.mlp.experts.gate_up_proj"));
   const Mapping mapping = map(fused_rows, moe_config, like(single_rows(DType::f32)));
   EXPECT_EQ(mapping.targets.targets.size(), 6U);
   EXPECT_EQ(mapping.targets.targets[0].dtype, DType::f32) << "types follow too";
-  EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.experts.1.up_proj.weight"), {testing_support::counted({2, 2, 2}), {}}), ElementsAre(6, 7));
+  EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.experts.1.up_proj.weight"),
+                                        {testing_support::counted({2, 2, 2}), {}}),
+              ElementsAre(6, 7));
 }
 
 TEST(Like, AStackThatStaysFusedHasTheStoredElements) {
   const Mapping mapping = map(fused_rows, moe_config, like(fused_rows));
-  EXPECT_THAT(testing_support::gathered(target_of(mapping, "model.layers.0.mlp.experts.gate_up_proj"), {testing_support::counted({2, 2, 2}), {}}),
-              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(
+      testing_support::gathered(target_of(mapping, "model.layers.0.mlp.experts.gate_up_proj"), {testing_support::counted({2, 2, 2}), {}}),
+      ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 TEST(Like, PublishedNamesOfVisionModelsWithoutFamily) {
-  const std::vector<TensorRow> table{{"model.language_model.norm.weight", DType::f32, {2}, 0}, {"model.visual.proj.weight", DType::f32, {2}, 0}, {"lm_head.weight", DType::f32, {2}, 0}};
-  const std::vector<TensorRow> published{{"model.norm.weight", DType::f32, {2}, 0}, {"visual.proj.weight", DType::f32, {2}, 0}, {"lm_head.weight", DType::f32, {2}, 0}};
-  EXPECT_THAT(names_of(map(table, R"({"model_type": "new_vl"})", like(published))), ElementsAre("model.norm.weight", "visual.proj.weight", "lm_head.weight"));
+  const std::vector<TensorRow> table{{"model.language_model.norm.weight", DType::f32, {2}, 0},
+                                     {"model.visual.proj.weight", DType::f32, {2}, 0},
+                                     {"lm_head.weight", DType::f32, {2}, 0}};
+  const std::vector<TensorRow> published{
+      {"model.norm.weight", DType::f32, {2}, 0}, {"visual.proj.weight", DType::f32, {2}, 0}, {"lm_head.weight", DType::f32, {2}, 0}};
+  EXPECT_THAT(names_of(map(table, R"({"model_type": "new_vl"})", like(published))),
+              ElementsAre("model.norm.weight", "visual.proj.weight", "lm_head.weight"));
 }
 
 TEST(Like, TransposedExpertsFollowTheShape) {
   const std::string name = "model.language_model.layers.0.mlp.experts.down_proj";
-  const Mapping mapping = map({{name, DType::bf16, {1, 2, 3}, 0}}, R"({"model_type": "qwen3_vl_moe"})", like({{name, DType::bf16, {1, 3, 2}, 0}}));
-  EXPECT_THAT(testing_support::gathered(mapping.targets.targets.at(0), {testing_support::counted({1, 2, 3})}), ElementsAre(0, 3, 1, 4, 2, 5));
+  const Mapping mapping =
+      map({{name, DType::bf16, {1, 2, 3}, 0}}, R"({"model_type": "qwen3_vl_moe"})", like({{name, DType::bf16, {1, 3, 2}, 0}}));
+  EXPECT_THAT(testing_support::gathered(mapping.targets.targets.at(0), {testing_support::counted({1, 2, 3})}),
+              ElementsAre(0, 3, 1, 4, 2, 5));
 }
 
 TEST(Like, WhatCannotBeMatchedIsNamedBothWays) {
   std::vector<TensorRow> rows = llama();
   rows.push_back({"visual.proj.weight", DType::bf16, {2}, 0});
-  EXPECT_THAT(error_of(llama(), llama_config, like(rows)), StartsWith("visual.proj.weight: in the --like folder base, missing in the checkpoint"));
-  EXPECT_THAT(error_of(rows, llama_config, like(llama())), StartsWith("visual.proj.weight: in the checkpoint, not in the --like folder base"));
+  EXPECT_THAT(error_of(llama(), llama_config, like(rows)),
+              StartsWith("visual.proj.weight: in the --like folder base, missing in the checkpoint"));
+  EXPECT_THAT(error_of(rows, llama_config, like(llama())),
+              StartsWith("visual.proj.weight: in the checkpoint, not in the --like folder base"));
   rows = llama();
   rows[10].shape = {5};
   EXPECT_THAT(error_of(llama(), llama_config, like(rows)), HasSubstr("model.norm.weight"));
@@ -553,14 +587,19 @@ TEST(Like, ABufferOfTheFolderIsKept) {
 
 // A model of 671B parameters has 46,000 tensors one by one; mapping is done on every rank and must not be felt.
 TEST(Size, FortySixThousandTensorsAreMappedSoon) {
-  std::string config = R"({"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 256, "num_hidden_layers": 60,
+  std::string config =
+      R"({"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 256, "num_hidden_layers": 60,
     "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 100, "decoder_sparse_step": 1})";
-  std::vector<TensorRow> table{{"model.embed_tokens.weight", DType::bf16, {100, 64}, 0}, {"model.norm.weight", DType::bf16, {64}, 0}, {"lm_head.weight", DType::bf16, {100, 64}, 0}};
+  std::vector<TensorRow> table{{"model.embed_tokens.weight", DType::bf16, {100, 64}, 0},
+                               {"model.norm.weight", DType::bf16, {64}, 0},
+                               {"lm_head.weight", DType::bf16, {100, 64}, 0}};
   for (int l = 0; l < 60; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".";
-    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) table.push_back({layer + "self_attn." + name + ".weight", DType::bf16, {64, 64}, 0});
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
+      table.push_back({layer + "self_attn." + name + ".weight", DType::bf16, {64, 64}, 0});
     for (const char* name : {"q_norm", "k_norm"}) table.push_back({layer + "self_attn." + name + ".weight", DType::bf16, {16}, 0});
-    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) table.push_back({layer + name + ".weight", DType::bf16, {64}, 0});
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+      table.push_back({layer + name + ".weight", DType::bf16, {64}, 0});
     table.push_back({layer + "mlp.gate.weight", DType::bf16, {256, 64}, 0});
     table.push_back({layer + "mlp.experts.gate_up_proj", DType::bf16, {256, 64, 64}, 0});
     table.push_back({layer + "mlp.experts.down_proj", DType::bf16, {256, 64, 32}, 0});

@@ -23,7 +23,8 @@ std::string error_of(const std::string& text) {
 TEST(ModelConfig, LooksInTheLanguageModelsConfiguration) {
   const ModelConfig config = ModelConfig::parse(R"({"model_type": "qwen3_vl", "architectures": ["A", 3], "tie_word_embeddings": false,
     "text_config": {"hidden_size": 16, "tie_word_embeddings": true, "mlp_only_layers": [1, 3], "n_inner": null, "model_type": "qwen3_vl_text"},
-    "vision_config": {"hidden_size": 99, "depth": 2}})", "config.json");
+    "vision_config": {"hidden_size": 99, "depth": 2}})",
+                                                "config.json");
   EXPECT_EQ(config.model_type(), "qwen3_vl");
   EXPECT_EQ(config.architectures(), std::vector<std::string>{"A"});
   EXPECT_EQ(config.number("hidden_size"), 16U);
@@ -55,8 +56,9 @@ TEST(ModelConfig, TypeOfElements) {
 }
 
 TEST(ModelConfig, WhatIsNoConfigIsRefusedByPath) {
-  for (const std::string& text : {std::string(), std::string("{"), std::string("[1]"), std::string("7"), std::string("{\"a\": 1e999}"), std::string("{\"a\": \"\xff\"}"),
-                                  std::string("{} {}"), std::string("{'a': 1}"), std::string("{\"a\": 1,}"), std::string(60000, '['), std::string(1 << 20, '{')}) {
+  for (const std::string& text : {std::string(), std::string("{"), std::string("[1]"), std::string("7"), std::string("{\"a\": 1e999}"),
+                                  std::string("{\"a\": \"\xff\"}"), std::string("{} {}"), std::string("{'a': 1}"),
+                                  std::string("{\"a\": 1,}"), std::string(60000, '['), std::string(1 << 20, '{')}) {
     EXPECT_EQ(error_of(text).find("some/config.json: "), 0U) << text.substr(0, 40);
   }
   EXPECT_NE(error_of(std::string(60000, '[')).find("100 levels"), std::string::npos);
@@ -125,7 +127,8 @@ TEST(Edits, AddTorchDtypeWhereThereIsNoDtype) {
 TEST(Edits, RenameClasses) {
   ModelConfig::Edits edits;
   edits.architectures = {{"FSDPA", "A"}, {"absent", "x"}};
-  EXPECT_EQ(ModelConfig::parse(R"({"a": "FSDPA", "architectures": ["B", "FSDPA"], "b": "FSDPA"})", "c").edited(edits), R"({"a": "FSDPA", "architectures": ["B", "A"], "b": "FSDPA"})");
+  EXPECT_EQ(ModelConfig::parse(R"({"a": "FSDPA", "architectures": ["B", "FSDPA"], "b": "FSDPA"})", "c").edited(edits),
+            R"({"a": "FSDPA", "architectures": ["B", "A"], "b": "FSDPA"})");
 }
 
 TEST(Edits, RemoveQuantizationWhereverItStands) {
@@ -133,9 +136,11 @@ TEST(Edits, RemoveQuantizationWhereverItStands) {
   edits.remove_quantization = true;
   EXPECT_EQ(ModelConfig::parse(R"({"quantization_config": {"a": [1, {"b": 2}]}, "x": 1})", "c").edited(edits), R"({"x": 1})");
   EXPECT_EQ(ModelConfig::parse(R"({"quantization_config": null})", "c").edited(edits), "{}");
-  EXPECT_EQ(ModelConfig::parse(R"({"x": {"quantization_config": 1}, "quantization_config": 1, "quantization_config": 2, "y": 3})", "c").edited(edits),
+  EXPECT_EQ(ModelConfig::parse(R"({"x": {"quantization_config": 1}, "quantization_config": 1, "quantization_config": 2, "y": 3})", "c")
+                .edited(edits),
             R"({"x": {"quantization_config": 1}, "y": 3})");
-  EXPECT_EQ(ModelConfig::parse(R"({"text_config": {"x": 1, "quantization_config": {}}})", "c").edited(edits), R"({"text_config": {"x": 1}})");
+  EXPECT_EQ(ModelConfig::parse(R"({"text_config": {"x": 1, "quantization_config": {}}})", "c").edited(edits),
+            R"({"text_config": {"x": 1}})");
 }
 
 TEST(Edits, AByteOrderMarkGoesAndTheLastOfDuplicatesCounts) {

@@ -11,8 +11,9 @@ namespace unshard {
 namespace {
 
 TEST(Wrappers, GoAtAnyDepth) {
-  EXPECT_EQ(without_wrappers("module._fsdp_wrapped_module._orig_mod.model.layers.0._checkpoint_wrapped_module.self_attn._orig_mod.q_proj.weight"),
-            "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(
+      without_wrappers("module._fsdp_wrapped_module._orig_mod.model.layers.0._checkpoint_wrapped_module.self_attn._orig_mod.q_proj.weight"),
+      "model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(without_wrappers("_fsdp_wrapped_module._fpw_module.lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(without_wrappers("_forward_module.module.model.norm.weight"), "model.norm.weight");
   EXPECT_EQ(without_wrappers("model.layers.0._orig_mod.module.mlp.up_proj.weight"), "model.layers.0.mlp.up_proj.weight");
@@ -64,17 +65,19 @@ TEST(Glob, ManyStarsEndSoon) {
 }
 
 TEST(Order, NumbersByValueAndBeforeWords) {
-  std::vector<std::string> names{"model.norm", "model.layers.10.a", "model.layers.2.a", "model.layers", "lm_head", "h.shard_11", "h.shard_2", "h.shard", "h.3", "model.layers.2.down"};
+  std::vector<std::string> names{"model.norm", "model.layers.10.a", "model.layers.2.a", "model.layers", "lm_head",
+                                 "h.shard_11", "h.shard_2",         "h.shard",          "h.3",          "model.layers.2.down"};
   std::sort(names.begin(), names.end(), natural_less);
   // sorted(names, key=transformers.core_model_loading.dot_natural_key) of transformers 5.24
-  EXPECT_EQ(names, (std::vector<std::string>{"h.3", "h.shard", "h.shard_2", "h.shard_11", "lm_head", "model.layers", "model.layers.2.a", "model.layers.2.down", "model.layers.10.a",
-                                             "model.norm"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"h.3", "h.shard", "h.shard_2", "h.shard_11", "lm_head", "model.layers", "model.layers.2.a",
+                                             "model.layers.2.down", "model.layers.10.a", "model.norm"}));
 }
 
 TEST(Renames, LongestFirstAndOnce) {
   EXPECT_EQ(with_parts_replaced("net.decoder.layers.0.w", {{"net.", "x."}, {"net.decoder.", "model."}}), "model.layers.0.w");
   EXPECT_EQ(with_parts_replaced("a.b", {{"a", "b"}, {"b", "a"}}), "b.a");
-  EXPECT_EQ(with_parts_replaced("self_attention.out_mix.weight", {{"self_attention.out_mix", "self_attn.o_proj"}}), "self_attn.o_proj.weight");
+  EXPECT_EQ(with_parts_replaced("self_attention.out_mix.weight", {{"self_attention.out_mix", "self_attn.o_proj"}}),
+            "self_attn.o_proj.weight");
   EXPECT_EQ(with_parts_replaced("model.norm.weight", {{"net.", ""}}), "model.norm.weight");
 }
 

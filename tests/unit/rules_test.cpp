@@ -84,8 +84,10 @@ TEST(Rules, OneByOneBecomesFused) {
   const auto whole = join_pieces(book.rule(), "m.experts.gate_up_proj", std::nullopt, lookup, book.scope());
   ASSERT_TRUE(whole);
   EXPECT_EQ(whole->shape, (Shape{2, 2, 2}));
-  ASSERT_EQ(whole->from, (std::vector<std::string>{"m.experts.0.gate_proj.weight", "m.experts.1.gate_proj.weight", "m.experts.0.up_proj.weight", "m.experts.1.up_proj.weight"}));
-  EXPECT_EQ(values(*whole, {counted({1, 2}), counted({1, 2}, 2), counted({1, 2}, 4), counted({1, 2}, 6)}), (std::vector<std::uint64_t>{0, 1, 4, 5, 2, 3, 6, 7}));
+  ASSERT_EQ(whole->from, (std::vector<std::string>{"m.experts.0.gate_proj.weight", "m.experts.1.gate_proj.weight",
+                                                   "m.experts.0.up_proj.weight", "m.experts.1.up_proj.weight"}));
+  EXPECT_EQ(values(*whole, {counted({1, 2}), counted({1, 2}, 2), counted({1, 2}, 4), counted({1, 2}, 6)}),
+            (std::vector<std::uint64_t>{0, 1, 4, 5, 2, 3, 6, 7}));
   EXPECT_EQ(whole_of(book.rule(), "m.experts.7.up_proj.weight"), "m.experts.gate_up_proj");
   EXPECT_EQ(whole_of(book.rule(), "m.experts.7.down_proj.weight"), std::nullopt);
 }
@@ -94,9 +96,11 @@ TEST(Rules, AMissingPieceOfAStackIsNamed) {
   const Book book(fused_experts);
   const auto lookup = [](const std::string& name) -> std::optional<Shape> {
     if (name == "m.experts.1.up_proj.weight") return std::nullopt;
-    return name.find(".0.") != std::string::npos || name.find(".1.") != std::string::npos ? std::optional<Shape>(Shape{1, 2}) : std::nullopt;
+    return name.find(".0.") != std::string::npos || name.find(".1.") != std::string::npos ? std::optional<Shape>(Shape{1, 2})
+                                                                                          : std::nullopt;
   };
-  const std::string error = error_of([&] { static_cast<void>(join_pieces(book.rule(), "m.experts.gate_up_proj", std::nullopt, lookup, book.scope())); });
+  const std::string error =
+      error_of([&] { static_cast<void>(join_pieces(book.rule(), "m.experts.gate_up_proj", std::nullopt, lookup, book.scope())); });
   EXPECT_EQ(error.find("m.experts.1.up_proj.weight: missing"), 0U) << error;
 }
 
@@ -120,7 +124,8 @@ TEST(Rules, QkvByGroup) {
 }
 
 TEST(Rules, InterleavedTransposedAndStacked) {
-  const Book book(R"-({"source": "experts.w", "axes": "e h (i p=2)", "targets": {"experts.{e}.gate": "p=0: i h", "experts.{e}.up": "p=1: i h"}})-");
+  const Book book(
+      R"-({"source": "experts.w", "axes": "e h (i p=2)", "targets": {"experts.{e}.gate": "p=0: i h", "experts.{e}.up": "p=1: i h"}})-");
   const std::vector<Made> pieces = book.split("experts.w", {1, 2, 4});
   const std::vector<Numbers> stored{counted({1, 2, 4})};
   EXPECT_EQ(values(pieces[0], stored), (std::vector<std::uint64_t>{0, 4, 2, 6}));
@@ -128,7 +133,8 @@ TEST(Rules, InterleavedTransposedAndStacked) {
 }
 
 TEST(Rules, APaddedVocabularyIsCut) {
-  const Book book(R"({"source": "word_embeddings", "axes": "v h", "targets": {"embed": "v=0:vocab_size: v h"}, "rest": "padding"})", R"({"vocab_size": 3})");
+  const Book book(R"({"source": "word_embeddings", "axes": "v h", "targets": {"embed": "v=0:vocab_size: v h"}, "rest": "padding"})",
+                  R"({"vocab_size": 3})");
   const std::vector<Made> pieces = book.split("word_embeddings", {4, 2});
   EXPECT_EQ(pieces.at(0).shape, (Shape{3, 2}));
   EXPECT_EQ(values(pieces[0], {counted({4, 2})}), (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5}));
@@ -233,7 +239,8 @@ TEST(Expression, Values) {
 }
 
 TEST(Expression, ImpossibleResultsNameTheNumbers) {
-  EXPECT_NE(error_of([] { static_cast<void>(evaluated("h / zero")); }).find("config.json: 'h / zero' divides by zero (16 / 0)"), std::string::npos);
+  EXPECT_NE(error_of([] { static_cast<void>(evaluated("h / zero")); }).find("config.json: 'h / zero' divides by zero (16 / 0)"),
+            std::string::npos);
   EXPECT_NE(error_of([] { static_cast<void>(evaluated("h / 3")); }).find("16 / 3"), std::string::npos);
   EXPECT_NE(error_of([] { static_cast<void>(evaluated("zero - 1")); }).find("below zero"), std::string::npos);
   EXPECT_NE(error_of([] { static_cast<void>(evaluated("9000000000000000000 * h")); }).find("too large"), std::string::npos);
@@ -241,8 +248,9 @@ TEST(Expression, ImpossibleResultsNameTheNumbers) {
 
 TEST(Expression, TextThatIsNoneIsRefused) {
   const std::string deep(500, '(');
-  for (const std::string& text : {std::string(), std::string("1 +"), std::string("* 2"), std::string("(1"), std::string("1)"), std::string("a b"), std::string("1 in"), std::string("12x"),
-                                  std::string("99999999999999999999"), std::string("a # b"), deep, std::string(2000, '1'), std::string("not ") + std::string(400, 'x') + deep}) {
+  for (const std::string& text : {std::string(), std::string("1 +"), std::string("* 2"), std::string("(1"), std::string("1)"),
+                                  std::string("a b"), std::string("1 in"), std::string("12x"), std::string("99999999999999999999"),
+                                  std::string("a # b"), deep, std::string(2000, '1'), std::string("not ") + std::string(400, 'x') + deep}) {
     EXPECT_EQ(error_of([&] { static_cast<void>(Expression::parse(text, "test")); }).find("test: "), 0U) << text.substr(0, 20);
   }
 }

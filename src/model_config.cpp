@@ -1,6 +1,7 @@
 // config.json of a Hugging Face folder: looked up like transformers does it (top level, then the configuration of the language model),
 // written back by replacing single values in the text, so that key order, unknown keys and the spelling of numbers (1e-05, 1000000.0) stay.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 

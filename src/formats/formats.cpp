@@ -3,12 +3,13 @@
 #include <array>
 
 #include "formats/fsdp.h"
+#include "formats/hf.h"
 #include "unshard/checkpoint_format.h"
 
 namespace unshard {
 
 std::span<const CheckpointFormat* const> checkpoint_formats() {
-  static const std::array<const CheckpointFormat*, 1> table{&fsdp_format()};
+  static const std::array<const CheckpointFormat*, 2> table{&fsdp_format(), &hf_format()};
   return table;
 }
 

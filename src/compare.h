@@ -1,0 +1,47 @@
+// Comparing two models tensor by tensor, wherever their bytes lie: the work of `test`.
+//
+// Pairs of targets are cut into groups of at most 16 MiB, dealt to ranks by bytes; a rank makes the bytes of both sides in pieces of at most 1 MiB, the way a
+// merge would make them, so that memory is bounded and a sharded checkpoint needs no merged copy. Pieces of equal bits need no arithmetic. The cuts depend on shapes
+// and types only, so sums are the same for any number of ranks and threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "unshard/arithmetic.h"
+#include "unshard/catalog.h"
+#include "unshard/file_cache.h"
+#include "unshard/log.h"
+#include "unshard/source.h"
+#include "unshard/targets.h"
+
+namespace unshard {
+
+/// One of the two models.
+struct Side {
+  const Source& source;
+  const Catalog& catalog;
+  FileCache& files;
+  const Targets& targets;
+};
+
+/// Two targets of one shape: numbers in Targets::targets of each side.
+struct Pair {
+  std::uint32_t a = 0, b = 0;
+};
+
+struct CompareOptions {
+  Tolerance tolerance;
+  bool like_dtype = false;
+  int threads = 4;
+};
+
+/// Local, pure. Whether elements of the two types can be compared as numbers: not complex ones with others.
+[[nodiscard]] bool comparable(DType a, DType b);
+
+/// Collective. What differs in each pair (of comparable types), by pair, the same on every rank. The sums are those of the whole tensor where
+/// something differs, and not to be used elsewhere.
+[[nodiscard]] std::vector<Difference> compare_pairs(Comm& comm, Log& log, const Side& a, const Side& b, std::span<const Pair> pairs, const CompareOptions& options);
+
+}  // namespace unshard

@@ -1,0 +1,170 @@
+// The command `test`: is the merged model (or what a merge of these shards would write) the same as a reference? Names, shapes and types, then values.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "compare.h"
+#include "input.h"
+#include "test_report.h"
+#include "unshard/agree.h"
+#include "unshard/merge.h"
+
+namespace unshard {
+namespace {
+
+/// One model, ready to be compared.
+struct Model {
+  Input input;
+  std::unique_ptr<FileCache> files;
+  Catalog catalog;
+  Targets targets;
+  std::optional<ModelConfig> config;
+
+  [[nodiscard]] Side side() const { return {input.source, catalog, *files, targets}; }
+};
+
+/// Collective. `what` names the side in messages.
+std::unique_ptr<Model> read_model(const Session& session, const std::string& what, const std::string& backend, const std::vector<std::string>& folders) {
+  auto model = std::make_unique<Model>();
+  model->input = open_input(session, backend, folders);
+  const Source& source = model->input.source;
+  require_no_errors(what, source.findings);
+  model->files = std::make_unique<FileCache>(session.files, source);
+  model->catalog = read_catalog(session.comm, *model->files, source);
+  require_no_errors(what, model->catalog.findings);
+  prove_coverage(session.comm, *model->files, source, model->catalog, {});
+  require_no_errors(what, model->catalog.findings);
+  if (model->catalog.tensors.empty()) throw Error(ErrorCode::bad_input, what + ": " + printable(folders.front(), 4096) + ": holds no tensors");
+  return model;
+}
+
+/// Collective. config.json of a published folder, where there is one: only ties are looked up in it.
+std::optional<ModelConfig> config_of(const Session& session, const Source& source) {
+  try {
+    return find_config(session, source, "").config;
+  } catch (const Error& error) {  // the same on every rank
+    if (error.code() != ErrorCode::bad_input) throw;
+    return std::nullopt;
+  }
+}
+
+/// Collective. A published folder as it is.
+std::unique_ptr<Model> published_model(const Session& session, const std::string& what, const std::string& folder) {
+  auto model = read_model(session, what, "hf", {folder});
+  const std::vector<TensorRow>& rows = model->catalog.tensors;
+  for (TensorId id = 0; id < rows.size(); ++id) {
+    model->targets.targets.push_back({rows[id].name, rows[id].dtype, rows[id].shape, {copy_of(id, rows[id].shape)}});
+  }
+  model->config = config_of(session, model->input.source);
+  return model;
+}
+
+/// Collective. Whether two stored tensors that config.json ties hold the same bits.
+TieAnswer settle_tie(const Session& session, const Model& model, const std::optional<TieQuestion>& question) {
+  if (!question) return TieAnswer::not_asked;
+  const bool same = same_bits(session.comm, *model.files, model.catalog, question->embedding, question->head, question->dtype);
+  return same ? TieAnswer::equal : TieAnswer::different;
+}
+
+/// Collective. What a merge of the shards would write.
+std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptions& options) {
+  auto model = read_model(session, "merged", options.input.backend, options.input.local_dirs);
+  const std::vector<TensorRow>& rows = model->catalog.tensors;
+  model->config = find_config(session, model->input.source, options.hf_config).config;
+  const auto question = collectively(session.comm, "map", [&] { return tie_question(rows, *model->config, options.map); });
+  const TieAnswer answer = settle_tie(session, *model, question);
+  Mapping mapping = collectively(session.comm, "map", [&] { return map_tensors(rows, *model->config, options.map, answer); });
+  for (const std::string& warning : mapping.warnings) session.log.warning(warning);
+  for (const std::string& note : mapping.notes) session.log.detail(note);
+  model->targets = std::move(mapping.targets);
+  return model;
+}
+
+/// Collective. The head that `model` stores beside an embedding of the same bits although the model is tied: its name, or "". `other` says whether it is tied where
+/// this side has no config.json.
+std::string tied_head(const Session& session, const Model& model, const Model& other) {
+  const std::optional<ModelConfig>& config = model.config ? model.config : other.config;
+  if (!config) return "";
+  MapOptions options;
+  options.dtype.kind = DTypeChoice::Kind::keep;
+  const auto question = collectively(session.comm, "map", [&] { return tie_question(model.catalog.tensors, *config, options); });
+  return settle_tie(session, model, question) == TieAnswer::equal ? model.catalog.tensors[question->head].name : "";
+}
+
+using Index = std::unordered_map<std::string_view, std::uint32_t>;
+Index by_name(const Targets& targets) {
+  Index index;
+  for (std::uint32_t i = 0; i < targets.targets.size(); ++i) index.emplace(targets.targets[i].name, i);
+  return index;
+}
+
+/// Collective. Those of `model` whose names `other` lacks, without a head that is no loss.
+std::vector<OneSided> only_in(const Session& session, const Model& model, const Model& other, std::vector<std::string>& tied) {
+  const Index known = by_name(other.targets);
+  std::vector<OneSided> alone;
+  for (const Target& target : model.targets.targets) {
+    if (!known.contains(target.name)) alone.push_back({target.name, target.dtype, target.shape});
+  }
+  if (alone.empty()) return alone;
+  const std::string head = tied_head(session, model, other);
+  if (head.empty()) return alone;
+  const auto found = std::ranges::find(alone, head, &OneSided::name);
+  if (found == alone.end()) return alone;
+  tied.push_back(head);
+  alone.erase(found);
+  return alone;
+}
+
+/// Local. Shapes and types; returns the pairs whose values can be compared.
+std::vector<Pair> compare_shapes(const Model& merged, const Model& reference, TestReport& report) {
+  std::vector<Pair> pairs;
+  const Index known = by_name(merged.targets);
+  for (std::uint32_t b = 0; b < reference.targets.targets.size(); ++b) {
+    const Target& of_reference = reference.targets.targets[b];
+    const auto found = known.find(of_reference.name);
+    if (found == known.end()) continue;
+    const Target& of_merged = merged.targets.targets[found->second];
+    const bool may_differ = report.like_dtype && comparable(of_merged.dtype, of_reference.dtype);
+    if (of_merged.dtype != of_reference.dtype && !may_differ) report.dtypes.push_back({of_reference.name, of_merged.dtype, of_reference.dtype});
+    if (!(of_merged.shape == of_reference.shape)) {
+      report.shapes.push_back({of_reference.name, of_merged.shape, of_reference.shape});
+    } else if (comparable(of_merged.dtype, of_reference.dtype)) {
+      pairs.push_back({found->second, b});
+      report.parameters += volume(of_reference.shape);
+    }
+  }
+  return pairs;
+}
+
+/// Collective.
+void compare_values(const Session& session, const Model& merged, const Model& reference, std::span<const Pair> pairs, int threads, TestReport& report) {
+  const std::vector<Difference> found = compare_pairs(session.comm, session.log, merged.side(), reference.side(), pairs,
+                                                      {report.tolerance, report.like_dtype, threads});
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const Target& target = reference.targets.targets[pairs[i].b];
+    if (found[i].count > 0) report.values.push_back({target.name, target.shape, found[i]});
+  }
+}
+
+}  // namespace
+
+TestResult test(const Session& session, const TestOptions& options) {
+  const bool from_shards = !options.input.local_dirs.empty();
+  TestReport report;
+  report.merged = from_shards ? options.input.local_dirs.front() : options.merged_dir;
+  report.reference = options.test_hf_dir;
+  report.tolerance = options.tolerance;
+  report.like_dtype = options.like_dtype;
+  const auto merged = from_shards ? model_from_shards(session, options) : published_model(session, "merged", options.merged_dir);
+  const auto reference = published_model(session, "reference", options.test_hf_dir);
+  report.tensors = reference->targets.targets.size();
+  report.missing = only_in(session, *reference, *merged, report.tied);
+  report.unexpected = only_in(session, *merged, *reference, report.tied);
+  const std::vector<Pair> pairs = compare_shapes(*merged, *reference, report);
+  compare_values(session, *merged, *reference, pairs, options.input.threads, report);
+  for (const std::string& line : to_lines(report)) session.log.line(line);
+  return {is_equal(report), session.comm.rank() == 0 ? to_json(report) : ""};
+}
+
+}  // namespace unshard

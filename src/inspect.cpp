@@ -1,0 +1,192 @@
+// The command `inspect`: everything that a file or a folder holds. Nothing of it is executed; names are shown so that no terminal takes them for commands.
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "catalog_summary.h"
+#include "check_report.h"
+#include "formats/safetensors_header.h"
+#include "formats/torch_file.h"
+#include "input.h"
+#include "unshard/agree.h"
+#include "unshard/merge.h"
+
+namespace unshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What is shown: lines for a person, or the same as JSON.
+struct Listing {
+  std::vector<std::string> lines;
+  Json json;
+
+  [[nodiscard]] std::string text(bool as_json) const {
+    if (as_json) return json.dump(2, ' ', false, Json::error_handler_t::replace);
+    std::string all;
+    for (const std::string& line : lines) all += (all.empty() ? "" : "\n") + line;
+    return all;
+  }
+};
+
+Json json_of(const Shape& shape) {
+  return std::vector<std::uint64_t>(shape.begin(), shape.end());
+}
+
+Listing listing_of(const std::string& path, std::string_view kind, std::size_t tensors) {
+  Listing listing;
+  listing.lines.push_back(printable(path, 4096) + ": " + std::string(kind) + ", " + std::to_string(tensors) + (tensors == 1 ? " tensor" : " tensors"));
+  listing.json = {{"path", path}, {"kind", kind}, {"tensors", Json::array()}};
+  return listing;
+}
+
+void add_tensor(Listing& listing, const std::string& name, DType dtype, const Shape& shape, const std::string& how) {
+  listing.lines.push_back(printable(name) + "  " + std::string(info(dtype).name) + "  " + to_string(shape) + (how.empty() ? "" : "  " + how));
+  Json json{{"name", name}, {"dtype", info(dtype).name}, {"shape", json_of(shape)}};
+  if (!how.empty()) json["stored_as"] = how;
+  listing.json["tensors"].push_back(std::move(json));
+}
+
+void add_object(Listing& listing, const std::string& where, const ObjectNote& object) {
+  listing.lines.push_back(where + printable(object.key) + ": " + printable(object.what) + " (not a tensor; not executed)");
+  listing.json["objects"].push_back({{"key", object.key}, {"what", object.what}});
+}
+
+template <class Number>
+std::string numbers(const std::vector<Number>& values) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < values.size(); ++i) out += (i > 0 ? ", " : "") + std::to_string(values[i]);
+  return out + "]";
+}
+
+std::string text_of(const Placement& placement) {
+  switch (placement.kind) {
+    case Placement::Kind::shard: return "Shard(" + std::to_string(placement.dim) + ")";
+    case Placement::Kind::strided_shard:
+      return "_StridedShard(" + std::to_string(placement.dim) + ", split_factor=" + std::to_string(placement.split_factor) + ")";
+    case Placement::Kind::replicate: return "Replicate()";
+    case Placement::Kind::partial: return "Partial()";
+  }
+  return "?";
+}
+
+std::string text_of(const StoredDTensor& tensor) {
+  std::string placements;
+  for (const Placement& placement : tensor.placements) placements += (placements.empty() ? "" : ", ") + text_of(placement);
+  return "DTensor (" + placements + ") on mesh " + numbers(tensor.mesh_sizes) +
+         (tensor.outside_mesh ? ", this rank is outside the mesh" : " at " + numbers(tensor.coordinate)) + ", local " + to_string(tensor.local.shape);
+}
+
+std::string text_of(const StoredShardedTensor& tensor) {
+  std::string boxes;
+  for (const auto& shard : tensor.shards) boxes += (boxes.empty() ? "" : ", ") + to_string(Box{shard.offset, shard.extent});
+  return "ShardedTensor, local " + (boxes.empty() ? "none" : boxes);
+}
+
+void add_entry(Listing& listing, const TorchEntry& entry) {
+  switch (entry.kind) {
+    case TorchEntry::Kind::tensor: return add_tensor(listing, entry.path, entry.tensor.dtype, entry.tensor.shape, "");
+    case TorchEntry::Kind::dtensor:
+      return add_tensor(listing, entry.path, entry.dtensor->local.dtype, entry.dtensor->global_shape, text_of(*entry.dtensor));
+    case TorchEntry::Kind::sharded_tensor:
+      return add_tensor(listing, entry.path, entry.sharded->dtype, entry.sharded->global_shape, text_of(*entry.sharded));
+  }
+}
+
+Listing list_torch_file(File& file, const std::string& path) {
+  const TorchContents contents = read_torch_file(file, printable(path, 4096));
+  Listing listing = listing_of(path, "file of torch.save", contents.entries.size());
+  for (const TorchEntry& entry : contents.entries) add_entry(listing, entry);
+  for (const auto& [where, reason] : contents.unreadable) {
+    listing.lines.push_back(printable(where) + ": can't be read: " + printable(reason));
+    listing.json["unreadable"].push_back({{"key", where}, {"why", reason}});
+  }
+  for (const ObjectNote& object : contents.objects) add_object(listing, "", object);
+  return listing;
+}
+
+Listing list_safetensors_file(File& file, const std::string& path) {
+  const SafetensorsHeader header = read_safetensors_header(file, printable(path, 4096));
+  Listing listing = listing_of(path, "safetensors file", header.tensors.size());
+  for (const SafetensorsTensor& tensor : header.tensors) add_tensor(listing, tensor.name, tensor.dtype, tensor.shape, "");
+  if (!header.metadata) return listing;
+  for (const auto& [key, value] : *header.metadata) listing.lines.push_back("__metadata__ " + printable(key) + ": " + printable(value));
+  listing.json["metadata"] = *header.metadata;
+  return listing;
+}
+
+/// A header length that is small enough, and a JSON object behind it.
+bool looks_like_safetensors(File& file, const std::string& path) {
+  if (path.ends_with(".safetensors")) return true;
+  std::array<std::byte, 9> start{};
+  if (file.size() < start.size()) return false;
+  file.read_at(0, start);
+  return start[8] == std::byte{'{'} && start[6] == std::byte{0} && start[7] == std::byte{0};
+}
+
+std::string list_file(FileSystem& files, const std::string& path, bool json) {
+  const auto file = files.open_for_reading(path);
+  return (looks_like_safetensors(*file, path) ? list_safetensors_file(*file, path) : list_torch_file(*file, path)).text(json);
+}
+
+/// Collective.
+std::string list_folder(const Session& session, const std::string& path, bool json) {
+  const Input input = open_input(session, "auto", {path});
+  FileCache files(session.files, input.source);
+  Catalog catalog = read_catalog(session.comm, files, input.source);
+  prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = false, .deep = false});
+  const std::vector<StoredAs> stored = stored_as(session.comm, catalog);
+  Listing listing = listing_of(path, format_title(input.source) + " checkpoint", catalog.tensors.size());
+  for (TensorId id = 0; id < catalog.tensors.size(); ++id) {
+    const TensorRow& row = catalog.tensors[id];
+    add_tensor(listing, row.name, row.dtype, row.shape, to_string(stored[id]));
+  }
+  for (const ObjectNote& object : catalog.objects) add_object(listing, printable(input.source.files[object.file].label) + ": ", object);
+  for (const auto& findings : {input.source.findings, catalog.findings}) {
+    for (const Finding& finding : findings) {
+      if (finding.severity == Severity::error) session.log.warning(printable(finding.subject) + ": " + finding.text);
+    }
+  }
+  return listing.text(json);
+}
+
+/// Collective. The lowest rank that sees `path`, and whether it is a folder there.
+struct Place {
+  int reader = 0;
+  bool is_folder = false;
+};
+Place find(const Session& session, const std::string& path) {
+  const auto status = collectively(session.comm, "inspect", [&] { return session.files.status(path); });
+  const auto ranks = static_cast<std::uint64_t>(session.comm.size());
+  const std::uint64_t mine = status ? 2 * static_cast<std::uint64_t>(session.comm.rank()) + (status->kind == FileKind::folder ? 1 : 0) : 2 * ranks;
+  const std::uint64_t lowest = session.comm.reduce_all(mine, Reduction::min);
+  if (lowest == 2 * ranks) throw Error(ErrorCode::bad_input, "inspect: " + printable(path, 4096) + ": is not there; check the path");
+  return {static_cast<int>(lowest / 2), lowest % 2 == 1};
+}
+
+}  // namespace
+
+std::string inspect(const Session& session, const std::string& path, bool json) {
+  const Place place = find(session, path);
+  std::string text;
+  if (place.is_folder) {
+    text = list_folder(session, path, json);
+  } else {
+    Bytes bytes;
+    collectively(session.comm, "inspect", [&] {
+      if (session.comm.rank() != place.reader) return;
+      const std::string read = list_file(session.files, path, json);
+      const auto view = std::as_bytes(std::span(read));
+      bytes.assign(view.begin(), view.end());
+    });
+    session.comm.broadcast(bytes, place.reader);
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  if (session.comm.rank() != 0) return "";
+  if (json) return text;
+  session.log.data(text);
+  return "";
+}
+
+}  // namespace unshard

@@ -1,0 +1,177 @@
+// The program: parse, run one command on all ranks, print one line if it failed, return one code.
+#include <mpi.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "build_info.h"
+#include "launcher.h"
+#include "program/options.h"
+#include "program/signals.h"
+#include "runtime.h"
+#include "unshard/agree.h"
+#include "unshard/checkpoint_format.h"
+#include "unshard/merge.h"
+#include "unshard/output_format.h"
+
+namespace unshard {
+namespace {
+
+Abilities abilities() {
+  Abilities abilities;
+  for (const CheckpointFormat* format : checkpoint_formats()) abilities.formats.emplace_back(format->name());
+  for (const OutputFormat* output : output_formats()) abilities.outputs.emplace_back(output->name());
+  return abilities;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "unknown";
+  const std::string whole(text.data(), static_cast<std::size_t>(length));
+  return whole.substr(0, whole.find_first_of(",\n"));
+}
+
+std::string version_text() {
+  const auto line = [](const char* what, std::string_view value) { return std::string(what) + ": " + std::string(value) + "\n"; };
+  return "unshard " + std::string(build_info::version) + "\n" + line("build", std::string(build_info::build_type) + ", " + std::string(build_info::compiler)) +
+         line("MPI", mpi_library()) + line("LibTorch", build_info::libtorch_version) + line("HDF5", build_info::hdf5_version) +
+         line("formats", joined(abilities().formats)) + line("outputs", joined(abilities().outputs)) + line("families", joined(family_names()));
+}
+
+/// What needs no ranks; none for a real command.
+std::optional<std::string> plain_answer(const CommandLine& line) {
+  if (line.command == Command::version) return version_text();
+  if (line.command == Command::help) return line.help;
+  if (line.command != Command::families) return std::nullopt;
+  std::string text;
+  for (const std::string& name : family_names()) text += name + "\n";
+  return text;
+}
+
+constexpr const char* stdout_failed = "standard output: can't be written";
+
+int print_to_stdout(const std::string& text) {
+  if ((std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) || errno == EPIPE) return 0;
+  print_error(stdout_failed);
+  return static_cast<int>(ErrorCode::io);
+}
+
+/// The first error of a report of `check` (which rank 0 has), as one line.
+std::string first_finding(const std::string& report) {
+  const nlohmann::json json = nlohmann::json::parse(report, nullptr, false);
+  std::string text;
+  std::size_t others = 0;
+  for (const nlohmann::json& finding : json.value("findings", nlohmann::json::array())) {
+    if (finding.value("severity", "") != "error") continue;
+    if (text.empty()) {
+      text = printable(finding.value("subject", "")) + ": " + finding.value("text", "");
+    } else {
+      ++others;
+    }
+  }
+  if (text.empty()) return "the checkpoint is not complete";
+  return others == 0 ? text : text + ", and " + std::to_string(others) + (others == 1 ? " more finding" : " more findings");
+}
+
+Ending run_command(const Session& session, CommandLine& line) {
+  for (const std::string& note : line.notes) session.log.line("note: " + note);
+  std::string json;
+  Ending ending;
+  if (line.command == Command::merge) {
+    line.merge.signal = received_signal;
+    json = merge(session, line.merge);
+  } else if (line.command == Command::check) {
+    CheckResult result = check(session, line.check);
+    json = std::move(result.json);
+    if (!result.complete) ending = {static_cast<int>(ErrorCode::bad_input), "check: " + first_finding(json)};
+  } else if (line.command == Command::test) {
+    TestResult result = test(session, line.test);
+    json = std::move(result.json);
+    if (!result.equal) ending = {static_cast<int>(ErrorCode::verification), "test: the models differ; without --quiet, or with --json, the differences are listed"};
+  } else {
+    json = inspect(session, line.inspect_path, line.json);
+  }
+  if (line.json && session.comm.rank() == 0) session.log.data(json);
+  return ending;
+}
+
+Ending ending_of_current_exception() {
+  const Error error = current_error();
+  return {static_cast<int>(error.code()), error.what()};
+}
+
+/// The command on this rank; what it throws becomes an ending.
+Ending run_on_this_rank(Comm& comm, CommandLine& line) {
+  try {
+    watch_signals(line.command == Command::merge ? OnSignal::stop_at_next_round : OnSignal::end_at_once, comm.rank() == 0);
+    const std::unique_ptr<FileSystem> files = posix_file_system();
+    const std::unique_ptr<Log> log = make_log(comm.rank(), line.verbosity);
+    const Ending ending = run_command({comm, *files, *log}, line);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw Error(ErrorCode::io, stdout_failed);
+    return ending;
+  } catch (...) {
+    return ending_of_current_exception();
+  }
+}
+
+/// MPI did not start. Each task is alone, so the one that the launcher counts first speaks; the launcher may end the others at the first exit.
+int give_up(const Launch& launch, const Ending& ending) {
+  if (launch.rank == 0) {
+    print_error(ending.text);
+  } else {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  return ending.code;
+}
+
+int run_with_ranks(const Launch& launch, std::optional<CommandLine>& line, const Ending& refused) {
+  std::unique_ptr<Runtime> runtime;
+  try {
+    runtime = std::make_unique<Runtime>(launch);
+  } catch (...) {
+    return give_up(launch, ending_of_current_exception());
+  }
+  const Ending ending = line ? run_on_this_rank(runtime->comm(), *line) : refused;
+  const int code = runtime->finish(ending);
+  ignore_signals();
+  return code;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const Launch launch = find_launch(process_environment());
+  std::optional<CommandLine> line;
+  Ending refused;
+  try {
+    line = parse_command_line(arguments, abilities());
+    if (const std::optional<std::string> text = plain_answer(*line)) {
+      return launch.rank == 0 ? print_to_stdout(*text) : 0;
+    }
+  } catch (...) {
+    refused = ending_of_current_exception();
+  }
+  return run_with_ranks(launch, line, refused);
+}
+
+}  // namespace
+}  // namespace unshard
+
+int main(int argc, char** argv) {
+  unshard::end_job_on_terminate();
+  unshard::ignore_broken_pipes();
+  return unshard::run({argv + 1, argv + argc});
+}

@@ -192,20 +192,22 @@ std::vector<Copy> Assembler::copies(std::uint32_t file, std::uint64_t begin, std
 
 namespace {
 
-std::uint64_t mean_read(const std::vector<Copy>& copies, std::uint64_t scratch_bytes) {
-  Reads all;
+/// How long the read is, in bytes, by which the average byte comes: a few short reads beside long ones don't matter.
+double typical_read(const std::vector<Copy>& copies, std::uint64_t scratch_bytes) {
+  double bytes = 0, weighted = 0;
   for (const Copy& copy : copies) {
     const Reads reads = reads_of(copy.slice, scratch_bytes);
-    all.count += reads.count;
-    all.bytes += reads.bytes;
+    const auto all = static_cast<double>(reads.bytes);
+    bytes += all;
+    weighted += all * (all / static_cast<double>(reads.count));
   }
-  return all.count == 0 ? 0 : all.bytes / all.count;
+  return bytes == 0 ? 0 : weighted / bytes;
 }
 
 }  // namespace
 
 OutputPiece next_piece(const Assembler& assembler, std::uint32_t file, std::uint64_t begin, std::uint64_t end, const PieceSizes& sizes) {
-  constexpr std::uint64_t long_read = std::uint64_t{64} << 10;
+  constexpr double long_read = 65536;
   const auto piece_of = [&](std::uint64_t bytes) {
     const std::uint64_t limit = begin + bytes - (begin + bytes) % std::min(bytes, sizes.usual_bytes);
     const std::uint64_t piece_end = std::min(end, limit);
@@ -213,12 +215,12 @@ OutputPiece next_piece(const Assembler& assembler, std::uint32_t file, std::uint
   };
   std::uint64_t bytes = std::min(sizes.usual_bytes, sizes.most_bytes);
   OutputPiece piece = piece_of(bytes);
-  std::uint64_t read = mean_read(piece.copies, sizes.scratch_bytes);
+  double read = typical_read(piece.copies, sizes.scratch_bytes);
   while (read < long_read && piece.end < end && bytes * 2 <= sizes.most_bytes) {
     bytes *= 2;
     OutputPiece larger = piece_of(bytes);
-    const std::uint64_t larger_read = mean_read(larger.copies, sizes.scratch_bytes);
-    if (larger_read < read + read / 2) break;
+    const double larger_read = typical_read(larger.copies, sizes.scratch_bytes);
+    if (larger_read < read * 1.5) break;
     piece = std::move(larger);
     read = larger_read;
   }

@@ -48,14 +48,17 @@ ReadGroup group_of(const Slice& slice, const Grid& grid, std::uint64_t scratch_b
   const std::uint64_t size = info(slice.from).size_bytes, limit = std::max<std::uint64_t>(scratch_bytes / 2 / size, 1);
   const std::size_t rank = grid.extent.size();
   ReadGroup group{rank, 1, 1, 1};
-  if (!needs_work(slice) && grid.stride[rank - 1] == 1 && grid.extent[rank - 1] * size >= long_run_bytes)
+  const bool repeats = grid.stride[0] == 0;  // a run that is wanted several times is read into the scratch once
+  if (!needs_work(slice) && !repeats && grid.stride[rank - 1] == 1 && grid.extent[rank - 1] * size >= long_run_bytes)
     return {rank - 1, 1, grid.extent[rank - 1], grid.extent[rank - 1]};
   while (group.first > 0) {
     const std::uint64_t stride = grid.stride[group.first - 1], extent = grid.extent[group.first - 1];
     const std::uint64_t gap = stride > group.span ? stride - group.span : 0;
     if (gap > group.span / 10 && gap * size > small_gap_bytes) break;
     const std::uint64_t fit_span = stride == 0 ? extent : (limit - group.span) / stride + 1;
-    const std::uint64_t fit = std::min({extent, fit_span, std::max<std::uint64_t>(limit / group.count, 1)});
+    // What is cast waits in the scratch a second time, gathered.
+    const std::uint64_t fit_count = slice.from == slice.to ? extent : std::max<std::uint64_t>(limit / group.count, 1);
+    const std::uint64_t fit = std::min({extent, fit_span, fit_count});
     if (fit < extent) {
       group.block = fit;
       break;

@@ -122,11 +122,11 @@ class WavePlan {
     return largest;
   }
 
-  /// Local. What this rank makes in round `number`; nothing once it has failed.
+  /// Local, pure. What this rank makes in round `number`. The same after a failure: the messages of a round do not depend on it.
   [[nodiscard]] Round round(std::uint64_t number) const {
     Round round;
     round.incoming.assign(static_cast<std::size_t>(state_.comm.size()), 0);
-    if (number >= steps_.size() || state_.error) return round;
+    if (number >= steps_.size()) return round;
     round.step = steps_[number];
     for (std::uint64_t at = round.step.begin; at < round.step.end; at = round.parts.back().piece.end) {
       const std::uint64_t end = std::min(round.step.end, state_.book.end_of(round.step.file, at));

@@ -16,7 +16,7 @@
 namespace unshard {
 namespace {
 
-constexpr std::uint64_t read_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t read_bytes = std::uint64_t{256} << 10;
 
 /// Rank r reads what rank r - shift wrote: the least shift that puts most readers on another node than the writer.
 int best_shift(const Comm& comm) {

@@ -1,0 +1,261 @@
+// Moving by several ranks: what goes wrong on one of them, schedules that could deadlock, memory and opens.
+#include "unshard/move.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+
+#include "home_readers.h"
+#include "move_state.h"
+#include "support/memory_file_system.h"
+#include "support/stored_model.h"
+#include "unshard/error.h"
+#include "unshard/in_process_comm.h"
+#include "unshard/publish.h"
+
+namespace unshard::test {
+namespace {
+
+/// Twelve f32 tensors in four shards (the rows of each in four parts), as bf16 in three output files.
+class Job {
+ public:
+  Job() {
+    for (std::uint64_t t = 0; t < 12; ++t) {
+      const Shape shape{64, 40 + t};
+      const TensorId id = model.add(DType::f32, shape);
+      for (std::uint32_t f = 0; f < 4; ++f) model.store(id, {{f * 16, 0}, {16, shape[1]}}, f);
+      targets.targets.push_back({"target" + std::to_string(t), DType::bf16, shape, {copy_of(id, shape)}});
+    }
+    options.threads = 2;
+    options.buffer_bytes = 1 << 20;
+  }
+
+  /// Moves, and reads back if the move succeeds. Throws what every rank threw.
+  void run(int ranks, std::uint64_t seed = 0, int ranks_per_node = 0) {
+    const Layout layout = lay_out_for_test(targets, 25000, 100, 0);
+    plan = make_plan(targets, layout, {ranks, 8192, step_bytes, 0, 0});
+    if (shared_disk) {
+      for (std::size_t f = 0; f < model.contents.size(); ++f) disk.put(model.source.files[f].path, model.contents[f]);
+    }
+    for (const OutputFile& file : layout.files)
+      disk.put("/out/" + partial_name(file), file.header + std::string(file.size_bytes - file.header.size(), '\0'));
+    if (before) before();
+    InProcessOptions in_process;
+    in_process.seed = seed;
+    in_process.ranks_per_node = ranks_per_node;
+    in_process.files = &disk;
+    run_ranks(ranks, in_process, [&](Comm& comm) {
+      FileSystem& files = views.empty() ? disk : *views[comm.node_of(comm.rank())];
+      FileCache sources(files, model.source);
+      const Catalog catalog = model.catalog_of(comm.rank(), ranks);
+      const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
+      const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", options);
+      verify(comm, disk, "/out", plan, report.extents, 2);
+    });
+  }
+
+  void expect_complete() const {
+    const std::vector<std::string> expected = expected_files(model, targets, plan.layout);
+    for (std::size_t f = 0; f < expected.size(); ++f) EXPECT_TRUE(disk.content("/out/" + partial_name(plan.layout.files[f])) == expected[f]) << f;
+  }
+
+  StoredModel model{{"a.pt", "b.pt", "c.pt", "d.pt"}};
+  Targets targets;
+  Plan plan;
+  MoveOptions options;
+  std::uint64_t step_bytes = 1024;
+  bool shared_disk = true;
+  MemoryFileSystem disk;
+  std::vector<std::unique_ptr<MemoryFileSystem>> views;  ///< by node; empty: everybody sees `disk`
+  std::function<void()> before;                          ///< called when all files are there
+};
+
+struct Way {
+  IoMode io;
+  bool home_readers;
+};
+
+const std::vector<Way> ways = {{IoMode::posix, false}, {IoMode::posix, true}, {IoMode::collective, false}, {IoMode::collective, true}};
+
+/// Runs a job that must fail alike on all ranks, in all ways and with several numbers of ranks.
+void expect_failure(ErrorCode code, const std::string& text, const std::function<void(Job&)>& prepare) {
+  for (const Way& way : ways) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      Job job;
+      job.options.io = way.io;
+      job.options.home_readers = way.home_readers;
+      prepare(job);
+      try {
+        job.run(ranks, static_cast<std::uint64_t>(ranks));
+        ADD_FAILURE() << "no error with " << ranks << " ranks";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), code) << error.what() << ", ranks " << ranks;
+        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+      }
+    }
+  }
+}
+
+TEST(Move, IsFreeOfDeadlocksUnderManySchedules) {
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Job job;
+    job.options.io = ways[seed % 4].io;
+    job.options.home_readers = ways[seed % 4].home_readers;
+    ASSERT_NO_THROW(job.run(static_cast<int>(2 + seed % 3), seed, static_cast<int>(seed / 4 % 3)));
+    job.expect_complete();
+  }
+}
+
+TEST(Move, AFullDiskIsOneErrorEverywhere) {
+  expect_failure(ErrorCode::no_space, "out1.safetensors", [](Job& job) {
+    job.before = [&job] { job.disk.fail(Call::write, "out1", 2, ErrorCode::no_space); };
+  });
+}
+
+TEST(Move, AReadThatFailsIsOneErrorEverywhere) {
+  expect_failure(ErrorCode::io, "c.pt", [](Job& job) { job.before = [&job] { job.disk.fail(Call::read, "c.pt", 5); }; });
+}
+
+TEST(Move, AShardThatCantBeOpenedIsOneErrorEverywhere) {
+  expect_failure(ErrorCode::io, "d.pt", [](Job& job) { job.before = [&job] { job.disk.fail(Call::open_for_reading, "d.pt"); }; });
+}
+
+TEST(Move, AnOutputThatCantBeOpenedIsOneErrorEverywhere) {
+  expect_failure(ErrorCode::io, "out2", [](Job& job) { job.before = [&job] { job.disk.fail(Call::open_for_writing, "out2"); }; });
+}
+
+TEST(Move, ATruncatedShardIsBadInput) {
+  expect_failure(ErrorCode::bad_input, "b.pt", [](Job& job) { job.model.contents[1].resize(job.model.contents[1].size() / 2); });
+}
+
+TEST(Move, AWriteThatLiesIsCaughtByReadingBack) {
+  expect_failure(ErrorCode::verification, "out0.safetensors", [](Job& job) { job.before = [&job] { job.disk.lie("out0"); }; });
+}
+
+TEST(Move, ASignalOnOneRankStopsAllWithItsCode) {
+  expect_failure(static_cast<ErrorCode>(128 + SIGTERM), "SIGTERM", [](Job& job) { job.options.signal = [] { return SIGTERM; }; });
+}
+
+TEST(Move, NodeLocalShardsAreReadWhereTheyLie) {
+  Job job;
+  job.shared_disk = false;
+  job.options.home_readers = true;
+  for (std::uint32_t node = 0; node < 2; ++node) {
+    job.views.push_back(job.disk.other_node({"/in"}));
+    for (std::uint32_t f = node * 2; f < node * 2 + 2; ++f) {
+      job.model.source.files[f].nodes = {node};
+      job.views[node]->put(job.model.source.files[f].path, job.model.contents[f]);
+    }
+  }
+  job.run(4, 1, 2);
+  job.expect_complete();
+}
+
+TEST(Move, HomeReadersOpenEachShardOnce) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    Job job;
+    job.options.home_readers = true;
+    job.views.push_back(job.disk.other_node({}));  // only shards are opened through it
+    job.run(ranks, 1);
+    EXPECT_EQ(job.views[0]->counters().opens, 4U);
+  }
+}
+
+TEST(Move, ReportsAllBytesAsProgress) {
+  Job job;
+  std::atomic<std::uint64_t> reported{0};
+  job.options.progress = [&](std::uint64_t bytes) { reported += bytes; };
+  job.run(2);
+  std::uint64_t all = 0;
+  for (const std::uint64_t bytes : bytes_by_rank(job.plan)) all += bytes;
+  EXPECT_EQ(reported, all);
+}
+
+TEST(Move, NoByteOfAShardIsReadTwice) {
+  for (const Way& way : ways) {
+    Job job;
+    job.options.io = way.io;
+    job.options.home_readers = way.home_readers;
+    job.views.push_back(job.disk.other_node({}));  // only shards are read through it
+    job.run(3);
+    std::uint64_t payload = 0;
+    for (const Chunk& chunk : job.model.chunks) payload += chunk.record_bytes;
+    EXPECT_EQ(job.views[0]->counters().read_bytes, payload);
+  }
+}
+
+TEST(Budget, NeverExceedsWhatIsGiven) {
+  for (const std::uint64_t buffer : {std::uint64_t{512} << 10, std::uint64_t{1} << 20, std::uint64_t{64} << 20, std::uint64_t{256} << 20, std::uint64_t{3} << 30}) {
+    for (const int threads : {1, 2, 4, 16, 64}) {
+      const Budget direct = direct_budget(buffer, threads);
+      EXPECT_LE(direct.threads * (direct.scratch_bytes + 2 * direct.piece.most_bytes), buffer);
+      EXPECT_GE(direct.piece.usual_bytes, std::uint64_t{64} << 10);
+      const std::uint64_t step = step_bytes_for(buffer, threads);
+      const Budget rounds = rounds_budget(buffer, threads, step);
+      EXPECT_LE(3 * step + rounds.threads * (rounds.scratch_bytes + step) + 2 * rounds.send_bytes, buffer);
+      EXPECT_GE(rounds.send_bytes, step) << buffer << " " << threads;
+      Plan plan;
+      plan.step_bytes = step;
+      EXPECT_LE(least_buffer_bytes(plan, {}), buffer);
+    }
+  }
+}
+
+/// A communicator that only knows its ranks' nodes.
+class Nodes final : public Comm {
+ public:
+  explicit Nodes(std::vector<int> node_of) : node_of_(std::move(node_of)) {}
+  int rank() const override { return 0; }
+  int size() const override { return static_cast<int>(node_of_.size()); }
+  int node_of(int rank) const override { return node_of_[rank]; }
+  int node_count() const override { return *std::max_element(node_of_.begin(), node_of_.end()) + 1; }
+  const std::string& host_of(int) const override { return host_; }
+  void barrier() override {}
+  std::uint64_t reduce_all(std::uint64_t value, Reduction) override { return value; }
+  void broadcast(Bytes&, int) override {}
+  std::vector<Bytes> gather_all(const Bytes&) override { return {}; }
+  std::vector<Bytes> gather(const Bytes&, int) override { return {}; }
+  std::vector<Bytes> all_to_all(std::vector<Bytes>) override { return {}; }
+  std::unique_ptr<Request> send(int, int, std::span<const std::byte>) override { return nullptr; }
+  std::unique_ptr<Request> receive(int, int, std::span<std::byte>) override { return nullptr; }
+  std::unique_ptr<Comm> split(int) override { return nullptr; }
+  std::unique_ptr<SharedFile> open_shared(const std::string&, const std::vector<std::pair<std::string, std::string>>&) override { return nullptr; }
+
+ private:
+  std::vector<int> node_of_;
+  std::string host_;
+};
+
+ShardFile shard(std::uint64_t size_bytes, std::vector<std::uint32_t> nodes) {
+  ShardFile file;
+  file.path = file.label = "x";
+  file.size_bytes = size_bytes;
+  file.nodes = std::move(nodes);
+  return file;
+}
+
+TEST(HomeReaders, AreRanksThatSeeTheFileWithEqualShares) {
+  const Nodes comm({0, 0, 1, 1});
+  EXPECT_EQ(home_readers({shard(10, {0}), shard(10, {1}), shard(10, {0}), shard(10, {1})}, comm), (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_EQ(home_readers({shard(30, {0, 1}), shard(10, {0, 1}), shard(10, {0, 1}), shard(10, {0, 1}), shard(10, {0, 1})}, comm),
+            (std::vector<int>{0, 1, 2, 3, 1}));
+  EXPECT_THROW((void)home_readers({shard(10, {})}, comm), Error);
+}
+
+TEST(HomeReaders, AreNeededWhereFilesAreLocalOrOpensAreMany) {
+  Source source;
+  source.files = {shard(10, {0, 1}), shard(10, {0, 1})};
+  const Nodes comm({0, 0, 1, 1});
+  EXPECT_FALSE(needs_home_readers(source, comm));
+  source.files.push_back(shard(10, {1}));
+  EXPECT_TRUE(needs_home_readers(source, comm));
+  source.files.assign(1024, shard(10, {0, 1}));
+  EXPECT_TRUE(needs_home_readers(source, comm));
+  EXPECT_FALSE(needs_home_readers(source, Nodes({0, 1})));
+}
+
+}  // namespace
+}  // namespace unshard::test

@@ -1,7 +1,7 @@
 // A Hugging Face model folder: `model.safetensors`; or shards and `model.safetensors.index.json`, which names each tensor's file; or plain
-// `*.safetensors` files without an index. Where there is an index, only the files that it names are weights (what else lies there no loader reads).
-// Sources: huggingface_hub src/huggingface_hub/serialization/_base.py, transformers src/transformers/modeling_utils.py (from_pretrained). `pytorch_model*.bin`
-// is recognised, so that it can be refused by name.
+// `*.safetensors` files without an index. Where there is an index, only the files that it names are weights (what else lies there no loader
+// reads). Sources: huggingface_hub src/huggingface_hub/serialization/_base.py, transformers src/transformers/modeling_utils.py
+// (from_pretrained). `pytorch_model*.bin` is recognised, so that it can be refused by name.
 #include "hf.h"
 
 #include <algorithm>
@@ -73,13 +73,24 @@ bool add_file(const Tree& tree, const std::vector<std::string>& folders, const s
       first->size_bytes = entry->status.size_bytes;
       first->nodes = entry->nodes;
     } else if (first->size_bytes != entry->status.size_bytes) {
-      throw Error(ErrorCode::bad_input, printable(first->path) + " has " + std::to_string(first->size_bytes) + " bytes and " + printable(path) +
-                                            " has " + std::to_string(entry->status.size_bytes) + ": two different files of one name; give one of them");
+      throw Error(ErrorCode::bad_input, printable(first->path) + " has " + std::to_string(first->size_bytes) + " bytes and " +
+                                            printable(path) + " has " + std::to_string(entry->status.size_bytes) +
+                                            ": two different files of one name; give one of them");
     } else {
       first->copies.push_back({path, entry->nodes});
     }
   }
   return first != nullptr;
+}
+
+/// Throws if the index could not be carried along with the list of files.
+void require_content(const std::string& path, const TreeEntry& entry) {
+  std::string problem = entry.problem;
+  if (problem.empty() && entry.status.kind == FileKind::other) problem = "is not a file that can be read (a dead link?)";
+  if (problem.empty() && entry.content.size() != entry.status.size_bytes) {
+    problem = "has " + std::to_string(entry.status.size_bytes) + " bytes, too many for an index";
+  }
+  if (!problem.empty()) throw Error(ErrorCode::bad_input, printable(path) + ": " + problem);
 }
 
 /// The index that rules the folders, if there is one: its path.
@@ -95,6 +106,7 @@ std::optional<std::string> find_index(const Tree& tree, const std::vector<std::s
   for (const std::string& folder : folders) {
     const std::string path = join_path(folder, *names.begin());
     if (!is_file_like(tree, path)) continue;
+    require_content(path, *tree.find(path));
     if (found && tree.find(*found)->content != tree.find(path)->content) {
       throw Error(ErrorCode::bad_input, printable(*found) + " and " + printable(path) + " differ; give folders of one model");
     }
@@ -127,10 +139,10 @@ void describe_indexed(const Tree& tree, const std::vector<std::string>& folders,
   for (const std::string& name : names_in(tree, folders, is_weights)) {
     if (tensors_by_file.contains(name)) continue;
     const bool ambiguous = name == single_file;  // transformers would take this file, vLLM the index
-    source.findings.push_back({ambiguous ? Severity::error : Severity::note, name,
-                               "the index " + printable(source.index_label) + " does not name this file" +
-                                   (ambiguous ? ": some loaders would read it and others the index; remove the one that is out of date"
-                                              : "; it was not read")});
+    source.findings.push_back(
+        {ambiguous ? Severity::error : Severity::note, name,
+         "the index " + printable(source.index_label) + " does not name this file" +
+             (ambiguous ? ": some loaders would read it and others the index; remove the one that is out of date" : "; it was not read")});
   }
 }
 
@@ -173,8 +185,8 @@ void find_missing_parts(const std::set<std::string>& names, Source& source) {
       if (!numbers.contains(number)) missing.push_back(number);
     }
     if (missing.empty()) continue;
-    source.findings.push_back({Severity::error, set.first,
-                               "missing files " + as_ranges(missing) + " of " + std::to_string(set.second) + "; copy them here"});
+    source.findings.push_back(
+        {Severity::error, set.first, "missing files " + as_ranges(missing) + " of " + std::to_string(set.second) + "; copy them here"});
   }
 }
 
@@ -195,9 +207,11 @@ void describe_plain(const Tree& tree, const std::vector<std::string>& folders, S
     find_missing_parts(names, source);
   }
   for (const std::string& name : names) {
-    if (!add_file(tree, folders, name, source)) source.findings.push_back({Severity::error, name, "is not a file that can be read (a dead link?)"});
+    if (!add_file(tree, folders, name, source))
+      source.findings.push_back({Severity::error, name, "is not a file that can be read (a dead link?)"});
   }
-  for (const std::string& name : others) source.findings.push_back({Severity::note, name, "lies beside the model's weights; it was not read"});
+  for (const std::string& name : others)
+    source.findings.push_back({Severity::note, name, "lies beside the model's weights; it was not read"});
 }
 
 void sort_files(Source& source) {
@@ -236,13 +250,14 @@ void compare_with_index(const Source& source, FileId file, const std::vector<Saf
   }
   constexpr std::size_t most_names = 20;
   if (!lacking.empty()) {
-    findings.push_back({Severity::error, label,
-                        "lacks " + std::to_string(lacking.size()) + " tensors that " + index + " says it holds: " + name_list(lacking, most_names)});
+    findings.push_back(
+        {Severity::error, label,
+         "lacks " + std::to_string(lacking.size()) + " tensors that " + index + " says it holds: " + name_list(lacking, most_names)});
   }
   if (!unnamed.empty()) {
     findings.push_back({Severity::error, label,
-                        "holds " + std::to_string(unnamed.size()) + " tensors that " + index + " does not name, so that no loader reads them: " +
-                            name_list(unnamed, most_names)});
+                        "holds " + std::to_string(unnamed.size()) + " tensors that " + index +
+                            " does not name, so that no loader reads them: " + name_list(unnamed, most_names)});
   }
 }
 
@@ -264,7 +279,9 @@ class HfFormat final : public CheckpointFormat {
   [[nodiscard]] std::string_view description() const override { return "Hugging Face model folder (safetensors)"; }
 
   [[nodiscard]] bool recognises(const Tree& tree, const std::string& folder) const override {
-    return !names_in(tree, {folder}, [](std::string_view name) { return is_weights(name) || is_index(name) || is_torch_weights(name); }).empty();
+    return !names_in(tree, {folder}, [](std::string_view name) {
+              return is_weights(name) || is_index(name) || is_torch_weights(name);
+            }).empty();
   }
 
   [[nodiscard]] Source describe(const Tree& tree, const std::vector<std::string>& folders) const override {

@@ -2,8 +2,8 @@
 //
 //     {"metadata": {"total_size": bytes, "total_parameters": n}, "weight_map": {"tensor name": "model-00001-of-00002.safetensors", ...}}
 //
-// Source: huggingface_hub src/huggingface_hub/serialization/_base.py (split_state_dict_into_shards_factory); transformers adds total_parameters. Only
-// weight_map is needed to load a model. A file name is untrusted: it must stay inside the folder.
+// Source: huggingface_hub src/huggingface_hub/serialization/_base.py (split_state_dict_into_shards_factory); transformers adds
+// total_parameters. Only weight_map is needed to load a model. A file name is untrusted: it must stay inside the folder.
 #include "hf_index.h"
 
 #include <algorithm>
@@ -46,7 +46,8 @@ HfIndex parse_hf_index(std::string_view text, const std::string& label) {
       const std::string file = printable(event.text);
       if (event.kind != JsonEvent::Kind::text) refuse(label, "the index's weight_map gives tensor " + printable(tensor) + " no file name");
       if (!stays_inside(event.text)) {
-        refuse(label, "the index names the file '" + file + "' for tensor " + printable(tensor) + ", which is not a file below the index's folder");
+        refuse(label, "the index names the file '" + file + "' for tensor " + printable(tensor) +
+                          ", which is not a file below the index's folder");
       }
       index.files_by_tensor.emplace_back(tensor, event.text);
     } else if (event.path.size() == 2 && event.arrays == 0 && event.path[0] == "metadata" && event.path[1] == "total_size" &&

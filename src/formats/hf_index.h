@@ -15,7 +15,8 @@ struct HfIndex {
   std::optional<std::uint64_t> total_size;                           ///< bytes of all tensors; often wrong in the wild
 };
 
-/// Local, pure. Throws Error(bad_input) whose text starts with `label` for what is no index, names a tensor twice, or names a file outside its folder.
+/// Local, pure. Throws Error(bad_input) whose text starts with `label` for what is no index, names a tensor twice, or names a file outside
+/// its folder.
 [[nodiscard]] HfIndex parse_hf_index(std::string_view text, const std::string& label);
 
 }  // namespace unshard

@@ -51,8 +51,8 @@ class Adapter {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
-    throw Error(ErrorCode::bad_input, label_ + ": the " + std::string(what_) + " is not valid JSON (at its byte " + std::to_string(position) +
-                                          "); copy the file again");
+    throw Error(ErrorCode::bad_input, label_ + ": the " + std::string(what_) + " is not valid JSON (at its byte " +
+                                          std::to_string(position) + "); copy the file again");
   }
 
  private:
@@ -64,8 +64,8 @@ class Adapter {
   }
   void enter() {
     if (++depth_ > depth_limit) {
-      throw Error(ErrorCode::bad_input, label_ + ": the " + std::string(what_) + " is nested more than " + std::to_string(depth_limit) +
-                                            " levels deep");
+      throw Error(ErrorCode::bad_input,
+                  label_ + ": the " + std::string(what_) + " is nested more than " + std::to_string(depth_limit) + " levels deep");
     }
   }
 
@@ -79,11 +79,12 @@ class Adapter {
 
 }  // namespace
 
-void read_json(std::string_view text, const std::string& label, std::string_view what, const std::function<void(const JsonEvent&)>& handle) {
+void read_json(std::string_view text, const std::string& label, std::string_view what,
+               const std::function<void(const JsonEvent&)>& handle) {
   // The parser takes a NUL for the end of the text and would not look at what follows.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
-    throw Error(ErrorCode::bad_input,
-                label + ": the " + std::string(what) + " is not valid JSON (NUL at its byte " + std::to_string(nul) + "); copy the file again");
+    throw Error(ErrorCode::bad_input, label + ": the " + std::string(what) + " is not valid JSON (NUL at its byte " + std::to_string(nul) +
+                                          "); copy the file again");
   }
   Adapter adapter(label, what, handle);
   nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);

@@ -1,4 +1,5 @@
-// A JSON text read from front to back, without building a tree: for headers and indexes with tens of thousands of entries, and for texts that may lie.
+// A JSON text read from front to back, without building a tree: for headers and indexes with tens of thousands of entries, and for texts
+// that may lie.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ struct JsonEvent {
   std::uint64_t number = 0;
 };
 
-/// Local. Calls `handle` for every value. Throws Error(bad_input) `<label>: the <what> …` for what is no JSON, no UTF-8, or nested more than
-/// 100 levels deep; what `handle` throws passes through. Keys may come twice: the caller's to refuse.
+/// Local. Calls `handle` for every value. Throws Error(bad_input) `<label>: the <what> …` for what is no JSON, no UTF-8, or nested more
+/// than 100 levels deep; what `handle` throws passes through. Keys may come twice: the caller's to refuse.
 void read_json(std::string_view text, const std::string& label, std::string_view what, const std::function<void(const JsonEvent&)>& handle);
 
 }  // namespace unshard

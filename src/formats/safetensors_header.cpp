@@ -2,9 +2,10 @@
 //
 //     {"__metadata__": {"format": "pt"}, "name": {"dtype": "BF16", "shape": [24, 16], "data_offsets": [begin, end]}, ...}
 //
-// Offsets count from the end of the header; sorted by them, the tensors follow each other without hole or overlap, and the last one ends where the file
-// does. Elements are little-endian in C order. Sources: huggingface/safetensors safetensors/src/tensor.rs (read_metadata, validate), whose checks these are,
-// and README.md, which forbids duplicate names. F4 counts 4-bit elements in the last extent; PyTorch's type (float4_e2m1fn_x2) counts bytes.
+// Offsets count from the end of the header; sorted by them, the tensors follow each other without hole or overlap, and the last one ends
+// where the file does. Elements are little-endian in C order. Sources: huggingface/safetensors safetensors/src/tensor.rs (read_metadata,
+// validate), whose checks these are, and README.md, which forbids duplicate names. F4 counts 4-bit elements in the last extent; PyTorch's
+// type (float4_e2m1fn_x2) counts bytes.
 #include "safetensors_header.h"
 
 #include <algorithm>
@@ -46,10 +47,14 @@ class EntryReader {
   explicit EntryReader(const std::string& label) : label_(label) {}
   void operator()(const JsonEvent& event) {
     switch (event.path.size()) {
-      case 0: return top(event);
-      case 1: return begin_entry(event);
-      case 2: return in_metadata_ ? metadata_value(event) : field(event);
-      default: return;  // inside a field that no reader knows
+      case 0:
+        return top(event);
+      case 1:
+        return begin_entry(event);
+      case 2:
+        return in_metadata_ ? metadata_value(event) : field(event);
+      default:
+        return;  // inside a field that no reader knows
     }
   }
   std::vector<Entry> entries;
@@ -164,7 +169,8 @@ SafetensorsTensor checked(const Entry& entry, const std::string& label) {
   SafetensorsTensor tensor{entry.name, *dtype, Shape(std::span(entry.extents.data(), entry.rank)), entry.offsets[0], 0};
   const std::string shape = to_string(tensor.shape);
   if (*dtype == DType::f4_x2) {
-    if (tensor.shape.empty() || tensor.shape[entry.rank - 1] % 2 != 0) refuse(label, of_tensor(entry) + ": shape " + shape + " of F4 fills no whole bytes");
+    if (tensor.shape.empty() || tensor.shape[entry.rank - 1] % 2 != 0)
+      refuse(label, of_tensor(entry) + ": shape " + shape + " of F4 fills no whole bytes");
     tensor.shape[entry.rank - 1] /= 2;
   }
   std::optional<std::uint64_t> bytes = std::ranges::find(tensor.shape, 0U) == tensor.shape.end() ? 1 : 0;
@@ -172,10 +178,11 @@ SafetensorsTensor checked(const Entry& entry, const std::string& label) {
   bytes = bytes ? checked_multiply(*bytes, info(*dtype).size_bytes) : bytes;
   if (!bytes) refuse(label, of_tensor(entry) + ": shape " + shape + " of " + entry.dtype + " is larger than any file");
   const auto [begin, end] = entry.offsets;
-  if (begin > end) refuse(label, of_tensor(entry) + ": data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) + "] run backwards");
+  if (begin > end)
+    refuse(label, of_tensor(entry) + ": data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) + "] run backwards");
   if (end - begin != *bytes) {
-    refuse(label, of_tensor(entry) + ": shape " + shape + " of " + entry.dtype + " needs " + std::to_string(*bytes) + " bytes, data_offsets give it " +
-                      std::to_string(end - begin));
+    refuse(label, of_tensor(entry) + ": shape " + shape + " of " + entry.dtype + " needs " + std::to_string(*bytes) +
+                      " bytes, data_offsets give it " + std::to_string(end - begin));
   }
   tensor.size_bytes = *bytes;
   return tensor;
@@ -197,7 +204,8 @@ void place(std::vector<SafetensorsTensor>& tensors, std::uint64_t data_start, st
   const SafetensorsTensor* before = nullptr;
   for (SafetensorsTensor& tensor : tensors) {
     const std::string name = "tensor " + printable(tensor.name);
-    if (tensor.position < end) refuse(label, name + " overlaps tensor " + printable(before->name) + " by " + std::to_string(end - tensor.position) + " bytes");
+    if (tensor.position < end)
+      refuse(label, name + " overlaps tensor " + printable(before->name) + " by " + std::to_string(end - tensor.position) + " bytes");
     if (tensor.position > end) {
       refuse(label, name + " begins at byte " + std::to_string(tensor.position) + " of the data, " + std::to_string(end) +
                         " was expected: a hole that belongs to no tensor");
@@ -207,9 +215,10 @@ void place(std::vector<SafetensorsTensor>& tensors, std::uint64_t data_start, st
   }
   const auto expected = checked_add(data_start, end);
   if (!expected || *expected != file_bytes) {
-    refuse(label, "has " + std::to_string(file_bytes) + " bytes, its header describes " +
-                      (expected ? std::to_string(*expected) : "more than 2^64") +
-                      (!expected || *expected > file_bytes ? " (the file is cut short); copy it again" : "; the rest belongs to no tensor"));
+    refuse(label,
+           "has " + std::to_string(file_bytes) + " bytes, its header describes " +
+               (expected ? std::to_string(*expected) : "more than 2^64") +
+               (!expected || *expected > file_bytes ? " (the file is cut short); copy it again" : "; the rest belongs to no tensor"));
   }
   for (SafetensorsTensor& tensor : tensors) tensor.position += data_start;
 }

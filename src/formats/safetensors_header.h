@@ -25,8 +25,8 @@ struct SafetensorsHeader {
   std::optional<std::map<std::string, std::string>> metadata;  ///< `__metadata__`
 };
 
-/// Local. Throws Error(bad_input) whose text starts with `label` for anything that is damaged or lies, Error(unsupported) for an element type that is
-/// not known.
+/// Local. Throws Error(bad_input) whose text starts with `label` for anything that is damaged or lies, Error(unsupported) for an element
+/// type that is not known.
 [[nodiscard]] SafetensorsHeader read_safetensors_header(File& file, const std::string& label);
 
 }  // namespace unshard

@@ -25,7 +25,8 @@ Tree tree_of(const std::map<std::string, std::string>& files, std::vector<std::s
     entry.nodes = {0};
     if (path.ends_with(".json")) entry.content = content;
     tree.entries[path] = entry;
-    for (std::string folder = parent_path(path); folder != "."; folder = parent_path(folder)) tree.entries[folder].status.kind = FileKind::folder;
+    for (std::string folder = parent_path(path); folder != "."; folder = parent_path(folder))
+      tree.entries[folder].status.kind = FileKind::folder;
   }
   return tree;
 }
@@ -39,7 +40,8 @@ std::vector<std::string> labels(const Source& source) {
 /// All findings as lines.
 std::string text_of(const std::vector<Finding>& findings) {
   std::string out;
-  for (const Finding& finding : findings) out += (finding.severity == Severity::error ? "error " : "note ") + finding.subject + ": " + finding.text + "\n";
+  for (const Finding& finding : findings)
+    out += (finding.severity == Severity::error ? "error " : "note ") + finding.subject + ": " + finding.text + "\n";
   return out;
 }
 
@@ -75,7 +77,8 @@ TEST(HfFormat, TakesOnlyTheFilesOfTheIndex) {
                                                    {"m/adapter_model.safetensors", "x"}}),
                                           {"m"});
   EXPECT_EQ(labels(got), (std::vector<std::string>{"model-1.safetensors", "model-2.safetensors"}));
-  EXPECT_EQ(text_of(got.findings), "note old.safetensors: the index model.safetensors.index.json does not name this file; it was not read\n");
+  EXPECT_EQ(text_of(got.findings),
+            "note old.safetensors: the index model.safetensors.index.json does not name this file; it was not read\n");
   EXPECT_EQ(got.stated_bytes, 12U);
   ASSERT_EQ(got.index.size(), 2U);
   EXPECT_EQ(got.index[0].name, "a");
@@ -83,14 +86,17 @@ TEST(HfFormat, TakesOnlyTheFilesOfTheIndex) {
 }
 
 TEST(HfFormat, NamesAFileThatTheIndexWantsAndItsTensors) {
-  const Source got = hf_format().describe(tree_of({{"m/model.safetensors.index.json", index_of_two}, {"m/model-1.safetensors", "x"}}), {"m"});
+  const Source got =
+      hf_format().describe(tree_of({{"m/model.safetensors.index.json", index_of_two}, {"m/model-1.safetensors", "x"}}), {"m"});
   EXPECT_EQ(text_of(got.findings),
-            "error model-2.safetensors: the index model.safetensors.index.json names this file for 1 tensors (b), but it is missing; copy it here\n");
+            "error model-2.safetensors: the index model.safetensors.index.json names this file for 1 tensors (b), but it is missing; copy "
+            "it here\n");
 }
 
 TEST(HfFormat, RefusesAnIndexThatContradictsASingleFile) {
   const Source got = hf_format().describe(tree_of({{"m/model.safetensors.index.json", index_of_two}, {"m/model.safetensors", "x"}}), {"m"});
-  EXPECT_NE(text_of(got.findings).find("error model.safetensors: the index model.safetensors.index.json does not name this file"), std::string::npos);
+  EXPECT_NE(text_of(got.findings).find("error model.safetensors: the index model.safetensors.index.json does not name this file"),
+            std::string::npos);
 }
 
 TEST(HfFormat, PrefersTheSingleFile) {
@@ -100,15 +106,18 @@ TEST(HfFormat, PrefersTheSingleFile) {
 }
 
 TEST(HfFormat, NamesMissingPartsWithoutAnIndex) {
-  const Source got = hf_format().describe(tree_of({{"m/model-00001-of-00004.safetensors", "x"}, {"m/model-00004-of-00004.safetensors", "x"}}), {"m"});
+  const Source got =
+      hf_format().describe(tree_of({{"m/model-00001-of-00004.safetensors", "x"}, {"m/model-00004-of-00004.safetensors", "x"}}), {"m"});
   EXPECT_EQ(text_of(got.findings), "error model: missing files 2-3 of 4; copy them here\n");
   const Source from_zero = hf_format().describe(tree_of({{"m/model-00000-of-00001.safetensors", "x"}}), {"m"});
   EXPECT_EQ(text_of(from_zero.findings), "");
 }
 
 TEST(HfFormat, UnitesFoldersAndRefusesTwoFilesOfOneName) {
-  const std::map<std::string, std::string> halves{
-      {"a/model.safetensors.index.json", index_of_two}, {"a/model-1.safetensors", "x"}, {"b/model-2.safetensors", "x"}, {"b/model-1.safetensors", "x"}};
+  const std::map<std::string, std::string> halves{{"a/model.safetensors.index.json", index_of_two},
+                                                  {"a/model-1.safetensors", "x"},
+                                                  {"b/model-2.safetensors", "x"},
+                                                  {"b/model-1.safetensors", "x"}};
   const Source got = hf_format().describe(tree_of(halves, {"a", "b"}), {"a", "b"});
   ASSERT_EQ(labels(got), (std::vector<std::string>{"model-1.safetensors", "model-2.safetensors"}));
   ASSERT_EQ(got.files[0].copies.size(), 1U);
@@ -116,7 +125,8 @@ TEST(HfFormat, UnitesFoldersAndRefusesTwoFilesOfOneName) {
   EXPECT_EQ(text_of(got.findings), "");
   auto different = halves;
   different["b/model-1.safetensors"] = "xx";
-  EXPECT_TRUE(failure(tree_of(different, {"a", "b"})).starts_with("bad_input: a/model-1.safetensors has 1 bytes and b/model-1.safetensors has 2"));
+  EXPECT_TRUE(
+      failure(tree_of(different, {"a", "b"})).starts_with("bad_input: a/model-1.safetensors has 1 bytes and b/model-1.safetensors has 2"));
 }
 
 TEST(HfFormat, SaysThatPickledWeightsAreNotRead) {
@@ -126,16 +136,20 @@ TEST(HfFormat, SaysThatPickledWeightsAreNotRead) {
 }
 
 TEST(HfFormat, DoesNotFollowAnIndexOutOfTheFolder) {
-  for (const std::string name : {"../x.safetensors", "/etc/x.safetensors", "a/../../x.safetensors", "", ".", "a//b", "a/", "./a", "a/\\u0000b"}) {
+  for (const std::string name :
+       {"../x.safetensors", "/etc/x.safetensors", "a/../../x.safetensors", "", ".", "a//b", "a/", "./a", "a/\\u0000b"}) {
     const std::string got = failure(tree_of({{"m/model.safetensors.index.json", R"({"weight_map":{"w":")" + name + R"("}})"}}));
     EXPECT_TRUE(got.starts_with("bad_input: model.safetensors.index.json: the index names the file")) << name << " / " << got;
   }
 }
 
 TEST(HfFormat, RefusesAMalformedIndex) {
-  for (const std::string text : {"", "{", "[]", "{}", R"({"weight_map":{}})", R"({"weight_map":[]})", R"({"weight_map":{"w":1}})", R"({"weight_map":{"w":["f"]}})",
-                                 R"({"weight_map":{"w":"f","w":"f"}})", R"({"weight_map":{"w":"f"},"weight_map":{"v":"f"}})"}) {
-    EXPECT_TRUE(failure(tree_of({{"m/model.safetensors.index.json", text}})).starts_with("bad_input: model.safetensors.index.json: the index")) << text;
+  for (const std::string text :
+       {"", "{", "[]", "{}", R"({"weight_map":{}})", R"({"weight_map":[]})", R"({"weight_map":{"w":1}})", R"({"weight_map":{"w":["f"]}})",
+        R"({"weight_map":{"w":"f","w":"f"}})", R"({"weight_map":{"w":"f"},"weight_map":{"v":"f"}})"}) {
+    EXPECT_TRUE(
+        failure(tree_of({{"m/model.safetensors.index.json", text}})).starts_with("bad_input: model.safetensors.index.json: the index"))
+        << text;
   }
 }
 
@@ -158,9 +172,13 @@ TEST(HfFormat, ReadsAFileAndComparesItWithTheIndex) {
   EXPECT_TRUE(got.pieces[1].chunks.empty()) << "nothing is stored of a tensor without elements";
   const std::string findings = text_of(got.findings);
   EXPECT_NE(findings.find("note 1.safetensors: has no __metadata__"), std::string::npos) << findings;
-  EXPECT_NE(findings.find("error 1.safetensors: lacks 1 tensors that the index i.json says it holds: ghost"), std::string::npos) << findings;
-  EXPECT_NE(findings.find("error 1.safetensors: holds 1 tensors that the index i.json does not name, so that no loader reads them: orphan"), std::string::npos) << findings;
-  EXPECT_NE(findings.find("error elsewhere: is in 1.safetensors, but the index i.json says it is in 2.safetensors"), std::string::npos) << findings;
+  EXPECT_NE(findings.find("error 1.safetensors: lacks 1 tensors that the index i.json says it holds: ghost"), std::string::npos)
+      << findings;
+  EXPECT_NE(findings.find("error 1.safetensors: holds 1 tensors that the index i.json does not name, so that no loader reads them: orphan"),
+            std::string::npos)
+      << findings;
+  EXPECT_NE(findings.find("error elsewhere: is in 1.safetensors, but the index i.json says it is in 2.safetensors"), std::string::npos)
+      << findings;
 }
 
 }  // namespace

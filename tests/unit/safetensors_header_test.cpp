@@ -111,7 +111,8 @@ TEST(SafetensorsHeader, RefusesEveryKindOfLie) {
       {with_entry(R"({"dtype":"F32","shape":[3],"data_offsets":[0,12]})"), "cut short"},
       {with_entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})"), "belongs to no tensor"},
       {with_entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})"), "a hole"},
-      {safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", std::string(8, 'x')),
+      {safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                   std::string(8, 'x')),
        "tensor b overlaps tensor a by 4 bytes"},
   };
   for (const Bad& bad : cases) {
@@ -128,7 +129,8 @@ TEST(SafetensorsHeader, NamesTensorAndTypeThatItDoesNotKnow) {
 }
 
 TEST(SafetensorsHeader, RefusesMoreDimensionsThanAreHandled) {
-  EXPECT_TRUE(failure(safetensors(R"({"w":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})", "x")).starts_with("unsupported: "));
+  EXPECT_TRUE(
+      failure(safetensors(R"({"w":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})", "x")).starts_with("unsupported: "));
 }
 
 TEST(SafetensorsHeader, DoesNotReadTheData) {

@@ -20,11 +20,15 @@ std::vector<std::string_view> parts_of(std::string_view name) {
   return parts;
 }
 
-/// Which dimension of a LoRA matrix is the adapter's rank, counted from the end: A is (rank, in), B is (out, rank); embeddings the other way round are
-/// stored as such. 0: the name doesn't tell.
+/// Which dimension of a LoRA matrix is the adapter's rank, counted from the end: A is (rank, in), B is (out, rank); embeddings the other
+/// way round are stored as such. 0: the name doesn't tell.
 std::size_t rank_dim_from_end(std::string_view name) {
-  if (name.find("lora_A") != std::string_view::npos || name.find("lora_embedding_A") != std::string_view::npos || name.find("linear_in") != std::string_view::npos) return 2;
-  if (name.find("lora_B") != std::string_view::npos || name.find("lora_embedding_B") != std::string_view::npos || name.find("linear_out") != std::string_view::npos) return 1;
+  if (name.find("lora_A") != std::string_view::npos || name.find("lora_embedding_A") != std::string_view::npos ||
+      name.find("linear_in") != std::string_view::npos)
+    return 2;
+  if (name.find("lora_B") != std::string_view::npos || name.find("lora_embedding_B") != std::string_view::npos ||
+      name.find("linear_out") != std::string_view::npos)
+    return 1;
   return 0;
 }
 

@@ -12,8 +12,9 @@ namespace {
 void compare_stated_bytes(const Source& source, const Catalog& catalog, std::vector<Finding>& findings) {
   const bool whole = std::ranges::count(findings, Severity::error, &Finding::severity) == 0;
   if (!whole || !source.stated_bytes || *source.stated_bytes == total_bytes(catalog)) return;
-  findings.push_back({Severity::note, source.index_label,
-                      "total_size is " + std::to_string(*source.stated_bytes) + ", the tensors have " + std::to_string(total_bytes(catalog)) + " bytes"});
+  findings.push_back(
+      {Severity::note, source.index_label,
+       "total_size is " + std::to_string(*source.stated_bytes) + ", the tensors have " + std::to_string(total_bytes(catalog)) + " bytes"});
 }
 
 }  // namespace

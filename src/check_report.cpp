@@ -54,10 +54,12 @@ std::string joined(const std::vector<std::string>& parts) {
 std::string what_it_is(const CheckReport& report) {
   const Amount all = total(report.catalog);
   std::vector<std::string> dtypes;
-  for (const auto& [dtype, amount] : by_dtype(report.catalog)) dtypes.push_back(std::string(info(dtype).name) + " in " + std::to_string(amount.tensors));
+  for (const auto& [dtype, amount] : by_dtype(report.catalog))
+    dtypes.push_back(std::string(info(dtype).name) + " in " + std::to_string(amount.tensors));
   const std::string world = report.source.world_size > 0 ? ", world size " + std::to_string(report.source.world_size) : "";
-  return format_title(report.source) + " checkpoint" + world + ": " + std::to_string(all.tensors) + " tensors, " + std::to_string(all.parameters) +
-         " parameters, " + std::to_string(all.bytes) + " bytes" + (dtypes.empty() ? "" : "; " + joined(dtypes));
+  return format_title(report.source) + " checkpoint" + world + ": " + std::to_string(all.tensors) + " tensors, " +
+         std::to_string(all.parameters) + " parameters, " + std::to_string(all.bytes) + " bytes" +
+         (dtypes.empty() ? "" : "; " + joined(dtypes));
 }
 
 std::string placements(const CheckReport& report) {

@@ -43,8 +43,10 @@ bool has_non_finite(DType dtype) {
     case DType::u16:
     case DType::u32:
     case DType::u64:
-    case DType::f4_x2: return false;
-    default: return true;
+    case DType::f4_x2:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -87,18 +89,27 @@ std::vector<Chunk> records_to_read(Comm& comm, const Source& source, const Catal
 NonFinite count_non_finite(std::span<const std::byte> elements, DType dtype) {
   switch (dtype) {
     case DType::f64:
-    case DType::c128: return count_ieee<std::uint64_t>(elements, 0x7FF0000000000000U, 0x000FFFFFFFFFFFFFU);
+    case DType::c128:
+      return count_ieee<std::uint64_t>(elements, 0x7FF0000000000000U, 0x000FFFFFFFFFFFFFU);
     case DType::f32:
-    case DType::c64: return count_ieee<std::uint32_t>(elements, 0x7F800000U, 0x007FFFFFU);
+    case DType::c64:
+      return count_ieee<std::uint32_t>(elements, 0x7F800000U, 0x007FFFFFU);
     case DType::f16:
-    case DType::c32: return count_ieee<std::uint16_t>(elements, 0x7C00U, 0x03FFU);
-    case DType::bf16: return count_ieee<std::uint16_t>(elements, 0x7F80U, 0x007FU);
-    case DType::f8_e5m2: return count_ieee<std::uint8_t>(elements, 0x7CU, 0x03U);
-    case DType::f8_e4m3: return count_code(elements, 0x7FU, 0x7FU);
+    case DType::c32:
+      return count_ieee<std::uint16_t>(elements, 0x7C00U, 0x03FFU);
+    case DType::bf16:
+      return count_ieee<std::uint16_t>(elements, 0x7F80U, 0x007FU);
+    case DType::f8_e5m2:
+      return count_ieee<std::uint8_t>(elements, 0x7CU, 0x03U);
+    case DType::f8_e4m3:
+      return count_code(elements, 0x7FU, 0x7FU);
     case DType::f8_e4m3fnuz:
-    case DType::f8_e5m2fnuz: return count_code(elements, 0xFFU, 0x80U);
-    case DType::f8_e8m0: return count_code(elements, 0xFFU, 0xFFU);
-    default: return {};
+    case DType::f8_e5m2fnuz:
+      return count_code(elements, 0xFFU, 0x80U);
+    case DType::f8_e8m0:
+      return count_code(elements, 0xFFU, 0xFFU);
+    default:
+      return {};
   }
 }
 

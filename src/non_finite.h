@@ -16,7 +16,8 @@ struct NonFinite {
   std::uint64_t infinite = 0;
 };
 
-/// Local, pure. Of elements of `dtype` (little-endian, one after the other); 0 for types that have neither. A complex element counts for each of its parts.
+/// Local, pure. Of elements of `dtype` (little-endian, one after the other); 0 for types that have neither. A complex element counts for
+/// each of its parts.
 [[nodiscard]] NonFinite count_non_finite(std::span<const std::byte> elements, DType dtype);
 
 /// Collective. By tensor, the same on every rank; each file is read by one rank that sees it, in order of position.

@@ -29,8 +29,8 @@ class RecordingLog final : public Log {
   std::string lines, out;
 };
 
-/// Calls `command` on `ranks` ranks; returns what rank 0 said. Throws what the ranks threw. With `disks`, rank r is on node r, which sees the folder disks[r] as
-/// its root.
+/// Calls `command` on `ranks` ranks; returns what rank 0 said. Throws what the ranks threw. With `disks`, rank r is on node r, which sees
+/// the folder disks[r] as its root.
 inline RecordingLog run_command(int ranks, const std::function<void(const Session&)>& command, const std::vector<std::string>& disks = {}) {
   RecordingLog first;
   InProcessOptions options;

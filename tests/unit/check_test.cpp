@@ -94,8 +94,10 @@ TEST(Check, ComparesReplicasWhenItGoesDeep) {
 TEST(Check, CountsNansWhenItGoesDeep) {
   const TemporaryFolder folder;
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  write_file(folder / "model.safetensors", safetensors(R"({"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"v":{"dtype":"F32","shape":[1],"data_offsets":[16,20]}})",
-                                                       bytes_of<float>({nan, inf, -inf, 1, 2})));
+  write_file(
+      folder / "model.safetensors",
+      safetensors(R"({"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"v":{"dtype":"F32","shape":[1],"data_offsets":[16,20]}})",
+                  bytes_of<float>({nan, inf, -inf, 1, 2})));
   const Outcome got = run(2, {folder / ""}, true);
   EXPECT_TRUE(got.complete);
   EXPECT_EQ(got.result["non_finite"], (json{{{"name", "w"}, {"nan", 1}, {"infinite", 2}}}));
@@ -105,14 +107,19 @@ TEST(Check, CountsNansWhenItGoesDeep) {
 
 TEST(Check, FindsEverythingThatIsWrongWithAnIndexInOneRun) {
   const TemporaryFolder folder;
-  write_file(folder / "model.safetensors.index.json",
-             R"({"metadata":{"total_size":3},"weight_map":{"a":"1.safetensors","ghost":"1.safetensors","b":"2.safetensors","c":"3.safetensors","d":"4.safetensors"}})");
-  write_file(folder / "1.safetensors", safetensors(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"orphan":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", "xx"));
+  write_file(
+      folder / "model.safetensors.index.json",
+      R"({"metadata":{"total_size":3},"weight_map":{"a":"1.safetensors","ghost":"1.safetensors","b":"2.safetensors","c":"3.safetensors","d":"4.safetensors"}})");
+  write_file(
+      folder / "1.safetensors",
+      safetensors(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"orphan":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                  "xx"));
   write_file(folder / "2.safetensors", safetensors(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "x"));
   write_file(folder / "4.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
   const Outcome got = run(2, {folder / ""});
   EXPECT_FALSE(got.complete);
-  for (const char* text : {"error: 3.safetensors: the index", "error: 2.safetensors: ", "error: 4.safetensors: is a git-lfs pointer", "ghost", "orphan"}) {
+  for (const char* text :
+       {"error: 3.safetensors: the index", "error: 2.safetensors: ", "error: 4.safetensors: is a git-lfs pointer", "ghost", "orphan"}) {
     EXPECT_TRUE(says(got, text)) << text << "\n" << got.lines;
   }
 }

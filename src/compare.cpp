@@ -46,7 +46,11 @@ Targets selected(const Targets& from, std::span<const Pair> pairs, std::uint32_t
 class Comparison {
  public:
   Comparison(Comm& comm, Log& log, const Side& a, const Side& b, std::span<const Pair> pairs, const CompareOptions& options)
-      : comm_(comm), log_(log), options_(options), a_targets_(selected(a.targets, pairs, &Pair::a)), b_targets_(selected(b.targets, pairs, &Pair::b)) {
+      : comm_(comm),
+        log_(log),
+        options_(options),
+        a_targets_(selected(a.targets, pairs, &Pair::a)),
+        b_targets_(selected(b.targets, pairs, &Pair::b)) {
     cut();
     const std::vector<std::uint64_t> starts = deal();
     mine_first_ = starts[static_cast<std::size_t>(comm.rank())];
@@ -60,7 +64,8 @@ class Comparison {
     for (std::uint64_t group = mine_first_; group < mine_end_; ++group) work.push_back(group);
     std::vector<GroupResult> results = compare(work, false);
     const std::vector<bool> differs = differing_pairs(results);
-    // For sums over whole tensors: what was skipped there is computed now. Tensors that differ are few, or all bits differ and nothing was skipped.
+    // For sums over whole tensors: what was skipped there is computed now. Tensors that differ are few, or all bits differ and nothing was
+    // skipped.
     work.clear();
     for (const GroupResult& result : results) {
       if (differs[result.pair] && result.skipped != 0) work.push_back(result.group);
@@ -163,7 +168,8 @@ class Comparison {
     std::vector<std::pair<std::size_t, Group>> pieces;
     for (std::size_t i = 0; i < groups.size(); ++i) {
       results[i] = empty_result(groups[i]);
-      for (Group piece = first_piece(groups[i]); piece.first < piece.end; piece = piece_after(piece, groups[i])) pieces.emplace_back(i, piece);
+      for (Group piece = first_piece(groups[i]); piece.first < piece.end; piece = piece_after(piece, groups[i]))
+        pieces.emplace_back(i, piece);
     }
     const std::uint64_t rounds = comm_.reduce_all(pieces.size(), Reduction::max);
     PieceBuffers buffers;
@@ -253,7 +259,8 @@ bool comparable(DType a, DType b) {
   return a == b || (is_complex(a) == is_complex(b) && a != DType::f4_x2 && b != DType::f4_x2);
 }
 
-std::vector<Difference> compare_pairs(Comm& comm, Log& log, const Side& a, const Side& b, std::span<const Pair> pairs, const CompareOptions& options) {
+std::vector<Difference> compare_pairs(Comm& comm, Log& log, const Side& a, const Side& b, std::span<const Pair> pairs,
+                                      const CompareOptions& options) {
   return Comparison(comm, log, a, b, pairs, options).run();
 }
 

@@ -1,8 +1,8 @@
 // Comparing two models tensor by tensor, wherever their bytes lie: the work of `test`.
 //
-// Pairs of targets are cut into groups of at most 16 MiB, dealt to ranks by bytes; a rank makes the bytes of both sides in pieces of at most 1 MiB, the way a
-// merge would make them, so that memory is bounded and a sharded checkpoint needs no merged copy. Pieces of equal bits need no arithmetic. The cuts depend on shapes
-// and types only, so sums are the same for any number of ranks and threads.
+// Pairs of targets are cut into groups of at most 16 MiB, dealt to ranks by bytes; a rank makes the bytes of both sides in pieces of at
+// most 1 MiB, the way a merge would make them, so that memory is bounded and a sharded checkpoint needs no merged copy. Pieces of equal
+// bits need no arithmetic. The cuts depend on shapes and types only, so sums are the same for any number of ranks and threads.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,9 @@ struct CompareOptions {
 /// Local, pure. Whether elements of the two types can be compared as numbers: not complex ones with others.
 [[nodiscard]] bool comparable(DType a, DType b);
 
-/// Collective. What differs in each pair (of comparable types), by pair, the same on every rank. The sums are those of the whole tensor where
-/// something differs, and not to be used elsewhere.
-[[nodiscard]] std::vector<Difference> compare_pairs(Comm& comm, Log& log, const Side& a, const Side& b, std::span<const Pair> pairs, const CompareOptions& options);
+/// Collective. What differs in each pair (of comparable types), by pair, the same on every rank. The sums are those of the whole tensor
+/// where something differs, and not to be used elsewhere.
+[[nodiscard]] std::vector<Difference> compare_pairs(Comm& comm, Log& log, const Side& a, const Side& b, std::span<const Pair> pairs,
+                                                    const CompareOptions& options);
 
 }  // namespace unshard

@@ -1,4 +1,5 @@
-// The command `test`: is the merged model (or what a merge of these shards would write) the same as a reference? Names, shapes and types, then values.
+// The command `test`: is the merged model (or what a merge of these shards would write) the same as a reference? Names, shapes and types,
+// then values.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -25,7 +26,8 @@ struct Model {
 };
 
 /// Collective. `what` names the side in messages.
-std::unique_ptr<Model> read_model(const Session& session, const std::string& what, const std::string& backend, const std::vector<std::string>& folders) {
+std::unique_ptr<Model> read_model(const Session& session, const std::string& what, const std::string& backend,
+                                  const std::vector<std::string>& folders) {
   auto model = std::make_unique<Model>();
   model->input = open_input(session, backend, folders);
   const Source& source = model->input.source;
@@ -35,7 +37,8 @@ std::unique_ptr<Model> read_model(const Session& session, const std::string& wha
   require_no_errors(what, model->catalog.findings);
   prove_coverage(session.comm, *model->files, source, model->catalog, {});
   require_no_errors(what, model->catalog.findings);
-  if (model->catalog.tensors.empty()) throw Error(ErrorCode::bad_input, what + ": " + printable(folders.front(), 4096) + ": holds no tensors");
+  if (model->catalog.tensors.empty())
+    throw Error(ErrorCode::bad_input, what + ": " + printable(folders.front(), 4096) + ": holds no tensors");
   return model;
 }
 
@@ -81,8 +84,8 @@ std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptio
   return model;
 }
 
-/// Collective. The head that `model` stores beside an embedding of the same bits although the model is tied: its name, or "". `other` says whether it is tied where
-/// this side has no config.json.
+/// Collective. The head that `model` stores beside an embedding of the same bits although the model is tied: its name, or "". `other` says
+/// whether it is tied where this side has no config.json.
 std::string tied_head(const Session& session, const Model& model, const Model& other) {
   const std::optional<ModelConfig>& config = model.config ? model.config : other.config;
   if (!config) return "";
@@ -126,7 +129,8 @@ std::vector<Pair> compare_shapes(const Model& merged, const Model& reference, Te
     if (found == known.end()) continue;
     const Target& of_merged = merged.targets.targets[found->second];
     const bool may_differ = report.like_dtype && comparable(of_merged.dtype, of_reference.dtype);
-    if (of_merged.dtype != of_reference.dtype && !may_differ) report.dtypes.push_back({of_reference.name, of_merged.dtype, of_reference.dtype});
+    if (of_merged.dtype != of_reference.dtype && !may_differ)
+      report.dtypes.push_back({of_reference.name, of_merged.dtype, of_reference.dtype});
     if (!(of_merged.shape == of_reference.shape)) {
       report.shapes.push_back({of_reference.name, of_merged.shape, of_reference.shape});
     } else if (comparable(of_merged.dtype, of_reference.dtype)) {
@@ -138,9 +142,10 @@ std::vector<Pair> compare_shapes(const Model& merged, const Model& reference, Te
 }
 
 /// Collective.
-void compare_values(const Session& session, const Model& merged, const Model& reference, std::span<const Pair> pairs, int threads, TestReport& report) {
-  const std::vector<Difference> found = compare_pairs(session.comm, session.log, merged.side(), reference.side(), pairs,
-                                                      {report.tolerance, report.like_dtype, threads});
+void compare_values(const Session& session, const Model& merged, const Model& reference, std::span<const Pair> pairs, int threads,
+                    TestReport& report) {
+  const std::vector<Difference> found =
+      compare_pairs(session.comm, session.log, merged.side(), reference.side(), pairs, {report.tolerance, report.like_dtype, threads});
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const Target& target = reference.targets.targets[pairs[i].b];
     if (found[i].count > 0) report.values.push_back({target.name, target.shape, found[i]});

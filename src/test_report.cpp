@@ -55,8 +55,8 @@ std::vector<const ValueDifference*> worst_first(const std::vector<ValueDifferenc
 }
 
 std::string line_of(const OneSided& tensor, std::string_view what, std::string_view where) {
-  return std::string(what) + ": " + printable(tensor.name) + " " + to_string(tensor.shape) + " " + std::string(info(tensor.dtype).name) + " is only in the " +
-         std::string(where);
+  return std::string(what) + ": " + printable(tensor.name) + " " + to_string(tensor.shape) + " " + std::string(info(tensor.dtype).name) +
+         " is only in the " + std::string(where);
 }
 
 std::string line_of(const ValueDifference& value) {
@@ -82,10 +82,10 @@ std::string summary(const TestReport& report) {
   if (is_equal(report)) {
     return std::to_string(report.tensors) + " tensors equal (" + std::to_string(report.parameters) + " parameters, " + limits + ")";
   }
-  return std::to_string(differing_tensors(report)) + " tensors differ (the reference has " + std::to_string(report.tensors) + "; " + limits + "): " +
-         std::to_string(report.missing.size()) + " missing, " + std::to_string(report.unexpected.size()) + " unexpected, " +
-         std::to_string(report.shapes.size()) + " of another shape, " + std::to_string(report.dtypes.size()) + " of another dtype, " +
-         std::to_string(report.values.size()) + " of other values";
+  return std::to_string(differing_tensors(report)) + " tensors differ (the reference has " + std::to_string(report.tensors) + "; " +
+         limits + "): " + std::to_string(report.missing.size()) + " missing, " + std::to_string(report.unexpected.size()) +
+         " unexpected, " + std::to_string(report.shapes.size()) + " of another shape, " + std::to_string(report.dtypes.size()) +
+         " of another dtype, " + std::to_string(report.values.size()) + " of other values";
 }
 
 Json json_of(const std::vector<OneSided>& tensors) {
@@ -104,7 +104,10 @@ Json json_of(const ValueDifference& value) {
           {"different", found.count},
           {"max_abs", json_of(found.max_abs)},
           {"max_rel", json_of(found.max_rel)},
-          {"worst", {{"index", json_of(index_of(found.worst_position, value.shape))}, {"merged", json_of(found.worst_a)}, {"reference", json_of(found.worst_b)}}},
+          {"worst",
+           {{"index", json_of(index_of(found.worst_position, value.shape))},
+            {"merged", json_of(found.worst_a)},
+            {"reference", json_of(found.worst_b)}}},
           {"cosine", json_of(cosine(found))},
           {"rms", json_of(rms(found))}};
 }
@@ -127,7 +130,8 @@ std::vector<std::string> to_lines(const TestReport& report) {
                     std::string(info(of.reference).name));
   }
   for (const ValueDifference* value : worst_first(report.values)) lines.push_back(line_of(*value));
-  for (const std::string& name : report.tied) lines.push_back(printable(name) + " is stored on one side only and equals the embedding: no difference");
+  for (const std::string& name : report.tied)
+    lines.push_back(printable(name) + " is stored on one side only and equals the embedding: no difference");
   lines.push_back(summary(report));
   return lines;
 }

@@ -48,7 +48,8 @@ struct TestReport {
 
 /// Local, pure. Whether there is no difference.
 [[nodiscard]] bool is_equal(const TestReport& report);
-/// Local, pure. One line per difference, worst first (names, shapes, types, then values by their largest absolute difference), and a summary.
+/// Local, pure. One line per difference, worst first (names, shapes, types, then values by their largest absolute difference), and a
+/// summary.
 [[nodiscard]] std::vector<std::string> to_lines(const TestReport& report);
 /// Local, pure. Everything, in the same order.
 [[nodiscard]] std::string to_json(const TestReport& report);

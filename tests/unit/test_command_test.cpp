@@ -1,4 +1,5 @@
-// The command `test`. The folders of tests/cases are real models of transformers; statistics in the expectations were computed with PyTorch.
+// The command `test`. The folders of tests/cases are real models of transformers; statistics in the expectations were computed with
+// PyTorch.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -65,7 +66,9 @@ void write_model(const std::string& folder, const std::string& header, const std
 /// A folder with the F32 tensor `w` of shape [n].
 void write_vector(const std::string& folder, const std::string& name, std::initializer_list<float> values) {
   const std::string bytes = std::to_string(4 * values.size());
-  write_model(folder, "{\"" + name + R"(":{"dtype":"F32","shape":[)" + std::to_string(values.size()) + R"(],"data_offsets":[0,)" + bytes + "]}}", bytes_of<float>(values));
+  write_model(folder,
+              "{\"" + name + R"(":{"dtype":"F32","shape":[)" + std::to_string(values.size()) + R"(],"data_offsets":[0,)" + bytes + "]}}",
+              bytes_of<float>(values));
 }
 
 TEST(TestCommand, FindsAModelEqualToItself) {
@@ -128,11 +131,13 @@ TEST(TestCommand, SumsALargeTensorInTheSameOrderForAnyNumberOfRanks) {
 
 TEST(TestCommand, ReportsNamesShapesAndTypesInOneRun) {
   const TemporaryFolder folder;
-  write_model(folder / "a", R"({"new":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"shape":{"dtype":"U8","shape":[2,1],"data_offsets":[1,3]},)"
-                            R"("type":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})",
+  write_model(folder / "a",
+              R"({"new":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"shape":{"dtype":"U8","shape":[2,1],"data_offsets":[1,3]},)"
+              R"("type":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})",
               "xxxx");
-  write_model(folder / "b", R"({"old":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"shape":{"dtype":"U8","shape":[1,2],"data_offsets":[1,3]},)"
-                            R"("type":{"dtype":"I8","shape":[1],"data_offsets":[3,4]}})",
+  write_model(folder / "b",
+              R"({"old":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"shape":{"dtype":"U8","shape":[1,2],"data_offsets":[1,3]},)"
+              R"("type":{"dtype":"I8","shape":[1],"data_offsets":[3,4]}})",
               "xxxx");
   const Outcome got = run(2, folders(folder / "a", folder / "b"));
   EXPECT_FALSE(got.equal);
@@ -171,9 +176,11 @@ TEST(TestCommand, TakesNanOnlyForNan) {
 
 TEST(TestCommand, TakesATiedHeadOnOneSideForNoDifference) {
   const TemporaryFolder folder;
-  const std::string both = R"({"lm_head.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"model.embed_tokens.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]}})";
+  const std::string both =
+      R"({"lm_head.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"model.embed_tokens.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]}})";
   const std::string one = R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})";
-  const std::string tied = R"({"model_type":"llama","tie_word_embeddings":true})", untied = R"({"model_type":"llama","tie_word_embeddings":false})";
+  const std::string tied = R"({"model_type":"llama","tie_word_embeddings":true})",
+                    untied = R"({"model_type":"llama","tie_word_embeddings":false})";
   write_model(folder / "both", both, bytes_of<float>({1, 2, 1, 2}), tied);
   write_model(folder / "different", both, bytes_of<float>({1, 3, 1, 2}), tied);
   write_model(folder / "one", one, bytes_of<float>({1, 2}), tied);

@@ -1,4 +1,5 @@
-// The command `inspect`: everything that a file or a folder holds. Nothing of it is executed; names are shown so that no terminal takes them for commands.
+// The command `inspect`: everything that a file or a folder holds. Nothing of it is executed; names are shown so that no terminal takes
+// them for commands.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -36,13 +37,15 @@ Json json_of(const Shape& shape) {
 
 Listing listing_of(const std::string& path, std::string_view kind, std::size_t tensors) {
   Listing listing;
-  listing.lines.push_back(printable(path, 4096) + ": " + std::string(kind) + ", " + std::to_string(tensors) + (tensors == 1 ? " tensor" : " tensors"));
+  listing.lines.push_back(printable(path, 4096) + ": " + std::string(kind) + ", " + std::to_string(tensors) +
+                          (tensors == 1 ? " tensor" : " tensors"));
   listing.json = {{"path", path}, {"kind", kind}, {"tensors", Json::array()}};
   return listing;
 }
 
 void add_tensor(Listing& listing, const std::string& name, DType dtype, const Shape& shape, const std::string& how) {
-  listing.lines.push_back(printable(name) + "  " + std::string(info(dtype).name) + "  " + to_string(shape) + (how.empty() ? "" : "  " + how));
+  listing.lines.push_back(printable(name) + "  " + std::string(info(dtype).name) + "  " + to_string(shape) +
+                          (how.empty() ? "" : "  " + how));
   Json json{{"name", name}, {"dtype", info(dtype).name}, {"shape", json_of(shape)}};
   if (!how.empty()) json["stored_as"] = how;
   listing.json["tensors"].push_back(std::move(json));
@@ -62,11 +65,14 @@ std::string numbers(const std::vector<Number>& values) {
 
 std::string text_of(const Placement& placement) {
   switch (placement.kind) {
-    case Placement::Kind::shard: return "Shard(" + std::to_string(placement.dim) + ")";
+    case Placement::Kind::shard:
+      return "Shard(" + std::to_string(placement.dim) + ")";
     case Placement::Kind::strided_shard:
       return "_StridedShard(" + std::to_string(placement.dim) + ", split_factor=" + std::to_string(placement.split_factor) + ")";
-    case Placement::Kind::replicate: return "Replicate()";
-    case Placement::Kind::partial: return "Partial()";
+    case Placement::Kind::replicate:
+      return "Replicate()";
+    case Placement::Kind::partial:
+      return "Partial()";
   }
   return "?";
 }
@@ -75,7 +81,8 @@ std::string text_of(const StoredDTensor& tensor) {
   std::string placements;
   for (const Placement& placement : tensor.placements) placements += (placements.empty() ? "" : ", ") + text_of(placement);
   return "DTensor (" + placements + ") on mesh " + numbers(tensor.mesh_sizes) +
-         (tensor.outside_mesh ? ", this rank is outside the mesh" : " at " + numbers(tensor.coordinate)) + ", local " + to_string(tensor.local.shape);
+         (tensor.outside_mesh ? ", this rank is outside the mesh" : " at " + numbers(tensor.coordinate)) + ", local " +
+         to_string(tensor.local.shape);
 }
 
 std::string text_of(const StoredShardedTensor& tensor) {
@@ -86,7 +93,8 @@ std::string text_of(const StoredShardedTensor& tensor) {
 
 void add_entry(Listing& listing, const TorchEntry& entry) {
   switch (entry.kind) {
-    case TorchEntry::Kind::tensor: return add_tensor(listing, entry.path, entry.tensor.dtype, entry.tensor.shape, "");
+    case TorchEntry::Kind::tensor:
+      return add_tensor(listing, entry.path, entry.tensor.dtype, entry.tensor.shape, "");
     case TorchEntry::Kind::dtensor:
       return add_tensor(listing, entry.path, entry.dtensor->local.dtype, entry.dtensor->global_shape, text_of(*entry.dtensor));
     case TorchEntry::Kind::sharded_tensor:
@@ -159,7 +167,8 @@ struct Place {
 Place find(const Session& session, const std::string& path) {
   const auto status = collectively(session.comm, "inspect", [&] { return session.files.status(path); });
   const auto ranks = static_cast<std::uint64_t>(session.comm.size());
-  const std::uint64_t mine = status ? 2 * static_cast<std::uint64_t>(session.comm.rank()) + (status->kind == FileKind::folder ? 1 : 0) : 2 * ranks;
+  const std::uint64_t mine =
+      status ? 2 * static_cast<std::uint64_t>(session.comm.rank()) + (status->kind == FileKind::folder ? 1 : 0) : 2 * ranks;
   const std::uint64_t lowest = session.comm.reduce_all(mine, Reduction::min);
   if (lowest == 2 * ranks) throw Error(ErrorCode::bad_input, "inspect: " + printable(path, 4096) + ": is not there; check the path");
   return {static_cast<int>(lowest / 2), lowest % 2 == 1};

@@ -42,7 +42,9 @@ const json* find(const json& tensors, const std::string& name) {
 TEST(Inspect, ShowsTheTensorsOfARankFileAndTheirPlacements) {
   const std::string path = case_path("fsdp/check_complete/fsdp2/model_world_size_4_rank_1.pt");
   const std::string got = text_of(2, path);
-  EXPECT_NE(got.find("model.embed_tokens.weight  bfloat16  [50, 16]  DTensor (Shard(0)) on mesh [4] at [1], local [13, 16]"), std::string::npos) << got;
+  EXPECT_NE(got.find("model.embed_tokens.weight  bfloat16  [50, 16]  DTensor (Shard(0)) on mesh [4] at [1], local [13, 16]"),
+            std::string::npos)
+      << got;
   const json result = json_of(2, path);
   const json* embedding = find(result["tensors"], "model.embed_tokens.weight");
   ASSERT_NE(embedding, nullptr);
@@ -60,7 +62,8 @@ TEST(Inspect, ShowsAFolderAsOneCheckpoint) {
 
 TEST(Inspect, ShowsASafetensorsFileWhateverItsName) {
   const TemporaryFolder folder;
-  write_file(folder / "blob", safetensors(R"({"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}})", std::string(12, 'x')));
+  write_file(folder / "blob", safetensors(R"({"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}})",
+                                          std::string(12, 'x')));
   const std::string got = text_of(1, folder / "blob");
   EXPECT_NE(got.find("safetensors file, 1 tensor\n"), std::string::npos) << got;
   EXPECT_NE(got.find("w  bfloat16  [2, 3]"), std::string::npos) << got;
@@ -75,7 +78,9 @@ TEST(Inspect, NamesObjectsWithoutRunningThem) {
 TEST(Inspect, RefusesWhatIsNoCheckpoint) {
   const TemporaryFolder folder;
   write_file(folder / "text", "<html>404</html>");
-  const auto failure = [](const std::string& path) { return testing::failure_of(2, [&](const Session& session) { (void)inspect(session, path, false); }); };
+  const auto failure = [](const std::string& path) {
+    return testing::failure_of(2, [&](const Session& session) { (void)inspect(session, path, false); });
+  };
   EXPECT_TRUE(failure(folder / "text").starts_with("bad_input: ")) << failure(folder / "text");
   EXPECT_NE(failure(folder / "nothing").find("is not there"), std::string::npos);
 }

@@ -43,7 +43,8 @@ const Arithmetic& load() {
       continue;
     }
     void* entry = dlsym(library, entry_name);
-    if (entry == nullptr) throw Error(ErrorCode::internal, printable(path, 4096) + ": is of another version of this program (no " + entry_name + ")");
+    if (entry == nullptr)
+      throw Error(ErrorCode::internal, printable(path, 4096) + ": is of another version of this program (no " + entry_name + ")");
     return *reinterpret_cast<const Arithmetic* (*)()>(entry)();
   }
   throw Error(ErrorCode::internal, "the library for arithmetic can't be loaded: " + tried + "; build or install it with the program");

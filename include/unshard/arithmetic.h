@@ -11,12 +11,12 @@
 
 namespace unshard {
 
-/// How two equally shaped lists of elements differ. Positions count elements from the start of the lists. An element that is two numbers (complex, a 4-bit
-/// pair) counts as two in `count` and `pairs`, once in positions.
+/// How two equally shaped lists of elements differ. Positions count elements from the start of the lists. An element that is two numbers
+/// (complex, a 4-bit pair) counts as two in `count` and `pairs`, once in positions.
 struct Difference {
-  std::uint64_t count = 0;         ///< elements with |a-b| > atol + rtol*|b|, or NaN or infinity on one side only
-  double max_abs = 0;              ///< of those (NaN against a number counts as infinity)
-  double max_rel = 0;              ///< |a-b| / |b|
+  std::uint64_t count = 0;           ///< elements with |a-b| > atol + rtol*|b|, or NaN or infinity on one side only
+  double max_abs = 0;                ///< of those (NaN against a number counts as infinity)
+  double max_rel = 0;                ///< |a-b| / |b|
   std::uint64_t worst_position = 0;  ///< of max_abs
   double worst_a = 0, worst_b = 0;
   // Sums over all finite pairs, to be added over pieces: cosine = dot / sqrt(square_a * square_b), RMS = sqrt(square_difference / pairs).
@@ -35,15 +35,17 @@ struct Tolerance {
 class Arithmetic {
  public:
   virtual ~Arithmetic() = default;
-  /// Local. Compares `a` (elements of `a_dtype`) with `b`; both little-endian and contiguous, of one length. `like_dtype`: a is first cast to b's type,
-  /// where both are floating. Throws Error(unsupported) for a cast that this LibTorch lacks, and for complex elements against others.
-  [[nodiscard]] virtual Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype, Tolerance tolerance,
-                                           bool like_dtype) const = 0;
+  /// Local. Compares `a` (elements of `a_dtype`) with `b`; both little-endian and contiguous, of one length. `like_dtype`: a is first cast
+  /// to b's type, where both are floating. Throws Error(unsupported) for a cast that this LibTorch lacks, and for complex elements against
+  /// others.
+  [[nodiscard]] virtual Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype,
+                                           Tolerance tolerance, bool like_dtype) const = 0;
   /// Local. The version of LibTorch.
   [[nodiscard]] virtual const char* version() const = 0;
 };
 
-/// Local. Loads the library (beside the program, or where it was installed) on the first call. Throws Error(internal) naming the path when it can't.
+/// Local. Loads the library (beside the program, or where it was installed) on the first call. Throws Error(internal) naming the path when
+/// it can't.
 [[nodiscard]] const Arithmetic& arithmetic();
 
 }  // namespace unshard

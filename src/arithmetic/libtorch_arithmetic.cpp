@@ -1,5 +1,5 @@
-// Arithmetic by LibTorch (1.13 and newer), on tensors that view our buffers. The only file that includes it; built as a library of its own, found by
-// dlopen, because loading LibTorch costs 0.2 s and 57 MB.
+// Arithmetic by LibTorch (1.13 and newer), on tensors that view our buffers. The only file that includes it; built as a library of its own,
+// found by dlopen, because loading LibTorch costs 0.2 s and 57 MB.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -14,7 +14,8 @@
 #include "unshard/arithmetic.h"
 #include "unshard/error.h"
 
-#define UNSHARD_TORCH_AT_LEAST(major, minor) (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+#define UNSHARD_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
 namespace unshard {
 namespace {
@@ -44,7 +45,8 @@ at::Tensor view(std::span<const std::byte> bytes, at::ScalarType type) {
 
 template <std::size_t count>
 at::Tensor looked_up(std::span<const std::byte> bytes, std::array<double, count> table) {
-  const at::Tensor values = at::from_blob(table.data(), {256, static_cast<std::int64_t>(count / 256)}, at::TensorOptions().dtype(at::kDouble));
+  const at::Tensor values =
+      at::from_blob(table.data(), {256, static_cast<std::int64_t>(count / 256)}, at::TensorOptions().dtype(at::kDouble));
   return values.index_select(0, view(bytes, at::kByte).to(at::kLong)).flatten();
 }
 
@@ -64,28 +66,46 @@ Numbers of_u64(const at::Tensor& bits) {
 Numbers numbers_of(std::span<const std::byte> bytes, DType dtype) {
   switch (dtype) {
     case DType::f64:
-    case DType::c128: return of_floats(view(bytes, at::kDouble));
+    case DType::c128:
+      return of_floats(view(bytes, at::kDouble));
     case DType::f32:
-    case DType::c64: return of_floats(view(bytes, at::kFloat));
+    case DType::c64:
+      return of_floats(view(bytes, at::kFloat));
     case DType::f16:
-    case DType::c32: return of_floats(view(bytes, at::kHalf));
-    case DType::bf16: return of_floats(view(bytes, at::kBFloat16));
-    case DType::i64: return of_integers(view(bytes, at::kLong));
-    case DType::i32: return of_integers(view(bytes, at::kInt));
-    case DType::i16: return of_integers(view(bytes, at::kShort));
-    case DType::i8: return of_integers(view(bytes, at::kChar));
+    case DType::c32:
+      return of_floats(view(bytes, at::kHalf));
+    case DType::bf16:
+      return of_floats(view(bytes, at::kBFloat16));
+    case DType::i64:
+      return of_integers(view(bytes, at::kLong));
+    case DType::i32:
+      return of_integers(view(bytes, at::kInt));
+    case DType::i16:
+      return of_integers(view(bytes, at::kShort));
+    case DType::i8:
+      return of_integers(view(bytes, at::kChar));
     case DType::u8:
-    case DType::boolean: return of_integers(view(bytes, at::kByte));
+    case DType::boolean:
+      return of_integers(view(bytes, at::kByte));
     // Older releases have no unsigned types wider than a byte.
-    case DType::u16: return of_integers(view(bytes, at::kShort).to(at::kLong).bitwise_and(std::int64_t{0xFFFF}));
-    case DType::u32: return of_integers(view(bytes, at::kInt).to(at::kLong).bitwise_and(std::int64_t{0xFFFFFFFF}));
-    case DType::u64: return of_u64(view(bytes, at::kLong));
-    case DType::f8_e4m3: return {looked_up(bytes, table_of(e4m3fn)), {}};
-    case DType::f8_e5m2: return {looked_up(bytes, table_of(e5m2)), {}};
-    case DType::f8_e4m3fnuz: return {looked_up(bytes, table_of(e4m3fnuz)), {}};
-    case DType::f8_e5m2fnuz: return {looked_up(bytes, table_of(e5m2fnuz)), {}};
-    case DType::f8_e8m0: return {looked_up(bytes, e8m0_table()), {}};
-    case DType::f4_x2: return {looked_up(bytes, e2m1_pair_table()), {}};
+    case DType::u16:
+      return of_integers(view(bytes, at::kShort).to(at::kLong).bitwise_and(std::int64_t{0xFFFF}));
+    case DType::u32:
+      return of_integers(view(bytes, at::kInt).to(at::kLong).bitwise_and(std::int64_t{0xFFFFFFFF}));
+    case DType::u64:
+      return of_u64(view(bytes, at::kLong));
+    case DType::f8_e4m3:
+      return {looked_up(bytes, table_of(e4m3fn)), {}};
+    case DType::f8_e5m2:
+      return {looked_up(bytes, table_of(e5m2)), {}};
+    case DType::f8_e4m3fnuz:
+      return {looked_up(bytes, table_of(e4m3fnuz)), {}};
+    case DType::f8_e5m2fnuz:
+      return {looked_up(bytes, table_of(e5m2fnuz)), {}};
+    case DType::f8_e8m0:
+      return {looked_up(bytes, e8m0_table()), {}};
+    case DType::f4_x2:
+      return {looked_up(bytes, e2m1_pair_table()), {}};
   }
   throw Error(ErrorCode::internal, "no arithmetic for an element type");
 }
@@ -93,29 +113,40 @@ Numbers numbers_of(std::span<const std::byte> bytes, DType dtype) {
 /// The type of LibTorch to which a floating tensor can be cast, if it is one and this version has it.
 std::optional<at::ScalarType> cast_type(DType dtype) {
   switch (dtype) {
-    case DType::f64: return at::kDouble;
-    case DType::f32: return at::kFloat;
-    case DType::f16: return at::kHalf;
-    case DType::bf16: return at::kBFloat16;
+    case DType::f64:
+      return at::kDouble;
+    case DType::f32:
+      return at::kFloat;
+    case DType::f16:
+      return at::kHalf;
+    case DType::bf16:
+      return at::kBFloat16;
 #if UNSHARD_TORCH_AT_LEAST(2, 2)
-    case DType::f8_e4m3: return at::ScalarType::Float8_e4m3fn;
-    case DType::f8_e5m2: return at::ScalarType::Float8_e5m2;
-    case DType::f8_e4m3fnuz: return at::ScalarType::Float8_e4m3fnuz;
-    case DType::f8_e5m2fnuz: return at::ScalarType::Float8_e5m2fnuz;
+    case DType::f8_e4m3:
+      return at::ScalarType::Float8_e4m3fn;
+    case DType::f8_e5m2:
+      return at::ScalarType::Float8_e5m2;
+    case DType::f8_e4m3fnuz:
+      return at::ScalarType::Float8_e4m3fnuz;
+    case DType::f8_e5m2fnuz:
+      return at::ScalarType::Float8_e5m2fnuz;
 #endif
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
 bool is_floating(DType dtype) {
-  return info(dtype).castable || dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2 || dtype == DType::f8_e4m3fnuz || dtype == DType::f8_e5m2fnuz;
+  return info(dtype).castable || dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2 || dtype == DType::f8_e4m3fnuz ||
+         dtype == DType::f8_e5m2fnuz;
 }
 
 /// `bytes` rounded once to the type of the other side.
 Numbers cast_numbers(std::span<const std::byte> bytes, DType from, DType to) {
   const auto type = cast_type(to);
   if (!type) {
-    throw Error(ErrorCode::unsupported, "LibTorch " TORCH_VERSION " can't cast to " + std::string(info(to).name) + "; compare without --like-dtype");
+    throw Error(ErrorCode::unsupported,
+                "LibTorch " TORCH_VERSION " can't cast to " + std::string(info(to).name) + "; compare without --like-dtype");
   }
   const bool small = info(from).size_bytes == 1;
   const at::Tensor stored = small ? numbers_of(bytes, from).value : view(bytes, *cast_type(from));
@@ -172,13 +203,15 @@ class LibTorchArithmetic final : public Arithmetic {
  public:
   LibTorchArithmetic() { at::set_num_threads(1); }  // ranks share the cores already
 
-  [[nodiscard]] Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype, Tolerance tolerance,
-                                   bool like_dtype) const override {
+  [[nodiscard]] Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype,
+                                   Tolerance tolerance, bool like_dtype) const override {
     if (numbers_per_element(a_dtype) != numbers_per_element(b_dtype)) {
-      throw Error(ErrorCode::unsupported, "elements of " + std::string(info(a_dtype).name) + " can't be compared with " + std::string(info(b_dtype).name));
+      throw Error(ErrorCode::unsupported,
+                  "elements of " + std::string(info(a_dtype).name) + " can't be compared with " + std::string(info(b_dtype).name));
     }
     const std::uint64_t a_size = info(a_dtype).size_bytes, b_size = info(b_dtype).size_bytes, count = a.size() / a_size;
-    if (a.size() != count * a_size || b.size() != count * b_size) throw Error(ErrorCode::internal, "lists of different lengths are compared");
+    if (a.size() != count * a_size || b.size() != count * b_size)
+      throw Error(ErrorCode::internal, "lists of different lengths are compared");
     const bool cast = like_dtype && a_dtype != b_dtype && is_floating(a_dtype) && is_floating(b_dtype);
     try {
       const c10::InferenceMode without_gradients;

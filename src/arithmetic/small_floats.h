@@ -1,5 +1,6 @@
-// The values of the 8-bit and 4-bit floating types. A table of 256 doubles each serves every version of LibTorch, most of which lack some of these types.
-// Sources: c10/util/Float8_e4m3fn.h, Float8_e5m2.h, Float8_e4m3fnuz.h, Float8_e5m2fnuz.h, Float8_e8m0fnu.h, Float4_e2m1fn_x2.h.
+// The values of the 8-bit and 4-bit floating types. A table of 256 doubles each serves every version of LibTorch, most of which lack some
+// of these types. Sources: c10/util/Float8_e4m3fn.h, Float8_e5m2.h, Float8_e4m3fnuz.h, Float8_e5m2fnuz.h, Float8_e8m0fnu.h,
+// Float4_e2m1fn_x2.h.
 #pragma once
 
 #include <array>

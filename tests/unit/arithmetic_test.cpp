@@ -17,7 +17,8 @@ constexpr float nan_f = std::numeric_limits<float>::quiet_NaN();
 constexpr float inf_f = std::numeric_limits<float>::infinity();
 using testing::bytes_of;
 
-Difference compare(const std::string& a, DType a_dtype, const std::string& b, DType b_dtype, Tolerance tolerance = {}, bool like_dtype = false) {
+Difference compare(const std::string& a, DType a_dtype, const std::string& b, DType b_dtype, Tolerance tolerance = {},
+                   bool like_dtype = false) {
   return arithmetic().compare(std::as_bytes(std::span(a)), a_dtype, std::as_bytes(std::span(b)), b_dtype, tolerance, like_dtype);
 }
 Difference compare_f32(std::initializer_list<float> a, std::initializer_list<float> b, Tolerance tolerance = {}) {
@@ -72,7 +73,8 @@ TEST(Arithmetic, ComparesAcrossTypesByValue) {
   EXPECT_EQ(compare(bytes_of<float>({1.5F, -2}), DType::f32, bytes_of<std::uint16_t>({0x3FC0, 0xC000}), DType::bf16, {0, 0}).count, 0U);
   EXPECT_EQ(compare(bytes_of<double>({1.5, -2}), DType::f64, bytes_of<std::uint16_t>({0x3E00, 0xC000}), DType::f16, {0, 0}).count, 0U);
   EXPECT_EQ(compare(bytes_of<std::int16_t>({-3, 7}), DType::i16, bytes_of<std::int64_t>({-3, 7}), DType::i64, {0, 0}).count, 0U);
-  EXPECT_EQ(compare(bytes_of<std::uint8_t>({1, 0}), DType::boolean, bytes_of<std::uint8_t>({1, 1}), DType::boolean, {0, 0}).worst_position, 1U);
+  EXPECT_EQ(compare(bytes_of<std::uint8_t>({1, 0}), DType::boolean, bytes_of<std::uint8_t>({1, 1}), DType::boolean, {0, 0}).worst_position,
+            1U);
 }
 
 TEST(Arithmetic, CastsTheFirstSideWhenAsked) {
@@ -86,7 +88,9 @@ TEST(Arithmetic, CastsTheFirstSideWhenAsked) {
 
 TEST(Arithmetic, TellsLargeIntegersApart) {
   const std::int64_t large = (std::int64_t{1} << 60) + 1;  // not a double
-  EXPECT_EQ(compare(bytes_of<std::int64_t>({large, large}), DType::i64, bytes_of<std::int64_t>({large, large - 1}), DType::i64, {0, 0}).count, 1U);
+  EXPECT_EQ(
+      compare(bytes_of<std::int64_t>({large, large}), DType::i64, bytes_of<std::int64_t>({large, large - 1}), DType::i64, {0, 0}).count,
+      1U);
 }
 
 TEST(Arithmetic, KnowsUnsignedTypes) {
@@ -97,16 +101,31 @@ TEST(Arithmetic, KnowsUnsignedTypes) {
 
 TEST(Arithmetic, KnowsTheEightBitFloats) {
   // 448, the largest; the smallest subnormal, 2^-9; NaN
-  EXPECT_EQ(compare(bytes_of<std::uint8_t>({0x7E, 0x01, 0xFF}), DType::f8_e4m3, bytes_of<float>({448, 0x1p-9F, nan_f}), DType::f32, {0, 0}).count, 0U);
-  EXPECT_EQ(compare(bytes_of<std::uint8_t>({0x7B, 0x01, 0xFC, 0x7F}), DType::f8_e5m2, bytes_of<float>({57344, 0x1p-16F, -inf_f, nan_f}), DType::f32, {0, 0}).count, 0U);
-  EXPECT_EQ(compare(bytes_of<std::uint8_t>({0x7F, 0x01, 0x80}), DType::f8_e4m3fnuz, bytes_of<float>({240, 0x1p-10F, nan_f}), DType::f32, {0, 0}).count, 0U);
-  EXPECT_EQ(compare(bytes_of<std::uint8_t>({0x7F, 0x01, 0x80}), DType::f8_e5m2fnuz, bytes_of<float>({57344, 0x1p-17F, nan_f}), DType::f32, {0, 0}).count, 0U);
-  EXPECT_EQ(compare(bytes_of<std::uint8_t>({127, 0, 255}), DType::f8_e8m0, bytes_of<double>({1, 0x1p-127, std::nan("")}), DType::f64, {0, 0}).count, 0U);
+  EXPECT_EQ(
+      compare(bytes_of<std::uint8_t>({0x7E, 0x01, 0xFF}), DType::f8_e4m3, bytes_of<float>({448, 0x1p-9F, nan_f}), DType::f32, {0, 0}).count,
+      0U);
+  EXPECT_EQ(compare(bytes_of<std::uint8_t>({0x7B, 0x01, 0xFC, 0x7F}), DType::f8_e5m2, bytes_of<float>({57344, 0x1p-16F, -inf_f, nan_f}),
+                    DType::f32, {0, 0})
+                .count,
+            0U);
+  EXPECT_EQ(
+      compare(bytes_of<std::uint8_t>({0x7F, 0x01, 0x80}), DType::f8_e4m3fnuz, bytes_of<float>({240, 0x1p-10F, nan_f}), DType::f32, {0, 0})
+          .count,
+      0U);
+  EXPECT_EQ(
+      compare(bytes_of<std::uint8_t>({0x7F, 0x01, 0x80}), DType::f8_e5m2fnuz, bytes_of<float>({57344, 0x1p-17F, nan_f}), DType::f32, {0, 0})
+          .count,
+      0U);
+  EXPECT_EQ(
+      compare(bytes_of<std::uint8_t>({127, 0, 255}), DType::f8_e8m0, bytes_of<double>({1, 0x1p-127, std::nan("")}), DType::f64, {0, 0})
+          .count,
+      0U);
 }
 
 TEST(Arithmetic, CountsPairsTwiceAndPlacesThemOnce) {
   // low half first: 0x21 is (0.5, 1), 0xF1 is (0.5, -6)
-  const Difference four = compare(bytes_of<std::uint8_t>({0x21, 0xF1}), DType::f4_x2, bytes_of<std::uint8_t>({0x21, 0x11}), DType::f4_x2, {0, 0});
+  const Difference four =
+      compare(bytes_of<std::uint8_t>({0x21, 0xF1}), DType::f4_x2, bytes_of<std::uint8_t>({0x21, 0x11}), DType::f4_x2, {0, 0});
   EXPECT_EQ(four.count, 1U);
   EXPECT_EQ(four.worst_position, 1U);
   EXPECT_DOUBLE_EQ(four.max_abs, 6.5);

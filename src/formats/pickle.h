@@ -99,13 +99,76 @@ struct Node {
   [[nodiscard]] const Node* find(std::string_view key) const;
 };
 
+// Walking a large tree is mostly these.
+
+inline std::string_view Node::view() const {
+  if (kind != Kind::text && kind != Kind::bytes) return {};
+  return {text.data, static_cast<std::size_t>(text.size)};
+}
+
+inline std::span<const Node* const> Node::elements() const {
+  if (kind != Kind::tuple && kind != Kind::list && kind != Kind::set) return {};
+  return items.all();
+}
+
+inline std::span<const Node* const> Node::pairs() const {
+  if (kind == Kind::dict) return items.all();
+  if ((kind == Kind::call || kind == Kind::object) && extra != nullptr) return extra->pairs.all();
+  return {};
+}
+
+inline std::span<const Node* const> Node::appended() const {
+  if ((kind != Kind::call && kind != Kind::object) || extra == nullptr) return {};
+  return extra->appended.all();
+}
+
+inline const Node* Node::callee() const {
+  return kind == Kind::call || kind == Kind::object || kind == Kind::persistent ? made.callee : nullptr;
+}
+
+inline std::span<const Node* const> Node::args() const {
+  if ((kind != Kind::call && kind != Kind::object) || made.args == nullptr) return {};
+  return made.args->elements();
+}
+
+inline const Node* Node::state() const {
+  const bool may_have = kind == Kind::call || kind == Kind::object || kind == Kind::persistent || kind == Kind::extension;
+  return may_have && extra != nullptr ? extra->state : nullptr;
+}
+
+inline std::uint16_t Node::tag() const {
+  return kind == Kind::global ? global->tag : std::uint16_t{0};
+}
+
+inline std::uint16_t Node::callee_tag() const {
+  return (kind == Kind::call || kind == Kind::object) && made.callee != nullptr ? made.callee->tag() : std::uint16_t{0};
+}
+
+inline const Node* Node::find(std::string_view key) const {
+  const auto all = pairs();
+  for (std::size_t i = all.size(); i >= 2; i -= 2) {
+    if (all[i - 2]->is_text() && all[i - 2]->view() == key) return all[i - 1];
+  }
+  return nullptr;
+}
+
 /// Bump allocation for things that need no destructor.
 class Arena {
  public:
   explicit Arena(std::size_t first_block_bytes) : next_bytes_(first_block_bytes) {}
-  [[nodiscard]] void* take(std::size_t bytes);
+  /// Uninitialised, for objects aligned to 8 bytes.
+  [[nodiscard]] void* take(std::size_t bytes) {
+    bytes = (bytes + 7) & ~std::size_t{7};
+    if (left_ < bytes) add_block(bytes);
+    void* taken = at_;
+    at_ += bytes;
+    left_ -= bytes;
+    return taken;
+  }
 
  private:
+  void add_block(std::size_t least_bytes);
+
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
   std::byte* at_ = nullptr;
   std::size_t left_ = 0;

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "formats/little_endian.h"
 #include "formats/pickle.h"
 #include "formats/pickle_text.h"
 
@@ -28,29 +29,49 @@ class Machine {
   static const std::array<Operation, 66> operations;
   static std::array<void (Machine::*)(), 256> dispatch_table();
 
-  [[noreturn]] void fail(const std::string& what) const;
-  [[noreturn]] void truncated() const;
+  [[noreturn, gnu::cold, gnu::noinline]] void fail(const std::string& what) const;
+  [[noreturn, gnu::cold, gnu::noinline]] void fail(const char* what) const { fail(std::string(what)); }
+  [[noreturn, gnu::cold, gnu::noinline]] void truncated() const;
 
   // Input.
   std::size_t left() const { return input_.size() - at_; }
-  const char* take(std::uint64_t bytes);
+  const char* take(std::uint64_t bytes) {
+    if (left() < bytes) truncated();
+    const char* taken = reinterpret_cast<const char*>(input_.data()) + at_;
+    at_ += static_cast<std::size_t>(bytes);
+    return taken;
+  }
   template <class Number>
-  Number number();
+  Number number() {
+    return load_little_endian<Number>(reinterpret_cast<const std::byte*>(take(sizeof(Number))));
+  }
   std::string_view line();
   std::uint64_t length(unsigned size_bytes);
 
   // Stack, marks, memo.
   std::size_t fence() const { return marks_.empty() ? 0 : marks_.back(); }
   void push(Node* node) { stack_.push_back(node); }
-  Node* pop();
-  Node* top() const;
+  Node* top() const {
+    if (stack_.size() <= fence()) fail("nothing on the stack");
+    return stack_.back();
+  }
+  Node* pop() {
+    Node* node = top();
+    stack_.pop_back();
+    return node;
+  }
   std::span<Node* const> above_mark() const;
   void drop_to_mark();
   void remember(std::uint64_t index);
   void recall(std::uint64_t index);
 
   // Nodes.
-  Node* make(Kind kind);
+  Node* make(Kind kind) {
+    Node* node = static_cast<Node*>(tree_.arena_.take(sizeof(Node)));
+    node->kind = kind;
+    node->extra = nullptr;
+    return node;
+  }
   Node* make_text(Kind kind, std::string_view text);
   Node* make_copy(const std::string& text);
   Node* make_integer(std::int64_t value);
@@ -211,7 +232,6 @@ Machine::Machine(std::span<const std::byte> input, const std::string& label, Cla
   false_->integer = 0;
   empty_tuple_ = make_items(Kind::tuple, {});
   stack_.reserve(256);
-  memo_.reserve(std::min<std::size_t>(input.size() / 8 + 64, 1 << 20));
 }
 
 Tree Machine::run() {
@@ -238,23 +258,6 @@ void Machine::truncated() const {
                                             " goes beyond its " + std::to_string(input_.size()) + " bytes");
 }
 
-const char* Machine::take(std::uint64_t bytes) {
-  if (left() < bytes) truncated();
-  const char* taken = reinterpret_cast<const char*>(input_.data()) + at_;
-  at_ += static_cast<std::size_t>(bytes);
-  return taken;
-}
-
-/// A little-endian number of the input.
-template <class Number>
-Number Machine::number() {
-  const char* from = take(sizeof(Number));
-  std::make_unsigned_t<Number> value = 0;
-  for (std::size_t i = sizeof(Number); i-- > 0;)
-    value = static_cast<std::make_unsigned_t<Number>>((std::uint64_t{value} << 8) | static_cast<unsigned char>(from[i]));
-  return static_cast<Number>(value);
-}
-
 std::uint64_t Machine::length(unsigned size_bytes) {
   if (size_bytes == 1) return number<std::uint8_t>();
   return size_bytes == 2 ? number<std::uint16_t>() : size_bytes == 4 ? number<std::uint32_t>() : number<std::uint64_t>();
@@ -267,17 +270,6 @@ std::string_view Machine::line() {
   const auto size = static_cast<std::size_t>(static_cast<const char*>(end) - from);
   at_ += size + 1;
   return {from, size};
-}
-
-Node* Machine::pop() {
-  Node* node = top();
-  stack_.pop_back();
-  return node;
-}
-
-Node* Machine::top() const {
-  if (stack_.size() <= fence()) fail("nothing on the stack");
-  return stack_.back();
 }
 
 std::span<Node* const> Machine::above_mark() const {
@@ -293,7 +285,7 @@ void Machine::drop_to_mark() {
 void Machine::remember(std::uint64_t index) {
   if (index >= input_.size()) fail("memo entry " + std::to_string(index) + " in a pickle of so few bytes");
   const auto at = static_cast<std::size_t>(index);
-  if (at >= memo_.size()) memo_.resize(at + 1, nullptr);
+  if (at >= memo_.size()) memo_.resize(std::min(input_.size(), std::max(at + 1, 2 * memo_.size())), nullptr);
   if (memo_[at] == nullptr) ++remembered_;
   memo_[at] = top();
 }
@@ -302,13 +294,6 @@ void Machine::recall(std::uint64_t index) {
   if (index >= memo_.size() || memo_[static_cast<std::size_t>(index)] == nullptr)
     fail("memo entry " + std::to_string(index) + " was never made");
   push(memo_[static_cast<std::size_t>(index)]);
-}
-
-Node* Machine::make(Kind kind) {
-  Node* node = static_cast<Node*>(tree_.arena_.take(sizeof(Node)));
-  node->kind = kind;
-  node->extra = nullptr;
-  return node;
 }
 
 Node* Machine::make_text(Kind kind, std::string_view text) {

@@ -80,20 +80,24 @@ Placement placement_of(const Node& node, std::size_t rank) {
   return placement;
 }
 
-/// Mesh dimensions in the order in which they cut, from ShardOrderEntry(tensor_dim, mesh_dims) tuples; empty for the usual order, left to
-/// right.
-std::vector<std::uint64_t> shard_order_of(const Node* order, const std::vector<Placement>& placements) {
+/// One ShardOrderEntry(tensor_dim, mesh_dims): its mesh_dims.
+std::span<const Node* const> ordered_dims(const Node& entry) {
+  const auto fields = entry.kind == Kind::tuple ? entry.elements() : entry.args();
+  if (fields.size() != 2) refuse("its shard order holds " + pickle::describe(entry) + ", expected pairs");
+  return fields[1]->elements();
+}
+
+/// Mesh dimensions in the order in which they cut; empty for the usual order, left to right.
+std::vector<std::uint64_t> shard_order_of(const Node* order, std::size_t mesh_dims) {
+  if (order == nullptr || order->kind == Kind::none) return {};
   std::vector<std::uint64_t> dims;
-  if (order == nullptr || order->kind == Kind::none) return dims;
   bool usual = true;
   for (const Node* entry : order->elements()) {
-    const auto fields = entry->kind == Kind::tuple ? entry->elements() : entry->args();
-    if (fields.size() != 2) refuse("its shard order holds " + pickle::describe(*entry) + ", expected pairs");
-    const auto mesh_dims = naturals(*fields[1], "its shard order");
-    usual = usual && std::is_sorted(mesh_dims.begin(), mesh_dims.end());
-    for (const std::uint64_t dim : mesh_dims) {
-      if (dim >= placements.size() || std::find(dims.begin(), dims.end(), dim) != dims.end())
+    for (const Node* node : ordered_dims(*entry)) {
+      const std::uint64_t dim = natural(*node, "its shard order");
+      if (dim >= mesh_dims || std::find(dims.begin(), dims.end(), dim) != dims.end())
         refuse("its shard order names mesh dimension " + std::to_string(dim) + " wrongly");
+      usual = usual && (node == ordered_dims(*entry).front() || dim > dims.back());
       dims.push_back(dim);
     }
   }
@@ -161,7 +165,7 @@ void TorchRebuilder::dtensor(const Rebuild& call, TorchEntry& entry) {
   }
   made.placements.reserve(placements.elements().size());
   for (const Node* placement : placements.elements()) made.placements.push_back(placement_of(*placement, made.global_shape.size()));
-  made.shard_order = shard_order_of(attribute(spec, "shard_order"), made.placements);
+  made.shard_order = shard_order_of(attribute(spec, "shard_order"), made.placements.size());
   made.local = plain_tensor(require(in_state(call.state, "_local_tensor"), "local tensor"));
 }
 

@@ -66,7 +66,8 @@ class Walk {
       : label_(label),
         rebuilder_(file, pickled, rank),
         steps_left_(pickled.tree->size_bytes() * 8 + 1024),
-        name_bytes_left_(pickled.tree->size_bytes() * 64 + (16 << 20)) {}
+        name_bytes_left_(pickled.tree->size_bytes() * 64 + (16 << 20)),
+        persistent_count_(pickled.tree->persistent().size()) {}
   TorchContents run(const Node& root);
 
  private:
@@ -91,6 +92,7 @@ class Walk {
   TorchRebuilder rebuilder_;
   std::uint64_t steps_left_;
   std::uint64_t name_bytes_left_;
+  std::size_t persistent_count_;
   std::vector<Frame> frames_;
   std::unordered_set<const Node*> seen_;  ///< inside objects
   std::string path_;
@@ -99,6 +101,7 @@ class Walk {
 };
 
 TorchContents Walk::run(const Node& root) {
+  contents_.entries.reserve(persistent_count_);  // there are hardly more tensors than storages
   visit(root);
   while (!frames_.empty()) advance();
   return std::move(contents_);

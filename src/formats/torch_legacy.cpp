@@ -57,12 +57,16 @@ Pickles read_pickles(std::span<const std::byte> bytes, const std::string& label)
 /// Bytes of an element, by storage key.
 class ElementSizes {
  public:
-  explicit ElementSizes(const pickle::Tree& object) {
+  ElementSizes(const pickle::Tree& object, const std::string& label) {
     for (const Node* node : object.persistent()) {
       const auto id = node->callee()->elements();
       if (!id.empty() && id[0]->view() == "module") continue;
-      const StorageId parsed = parse_storage_id(*node->callee());
-      sizes_.push_back({parsed.key, parsed.element_bytes()});
+      try {
+        const StorageId parsed = parse_storage_id(*node->callee());
+        sizes_.push_back({parsed.key, parsed.element_bytes()});
+      } catch (const Error& error) {
+        fail(label, std::string("of one of its tensors, ") + error.what());
+      }
     }
     std::stable_sort(sizes_.begin(), sizes_.end(), [](const Row& a, const Row& b) { return a.key < b.key; });
   }
@@ -85,7 +89,7 @@ class ElementSizes {
 /// Finds the storages behind the pickles. `count_at(position)` reads the eight bytes there; positions count from the start of the stream.
 template <class CountAt>
 std::vector<StorageRecord> find_storages(const Pickles& pickles, std::uint64_t stream_bytes, const std::string& label, CountAt&& count_at) {
-  const ElementSizes sizes(pickles.object);
+  const ElementSizes sizes(pickles.object, label);
   const Node& keys = pickles.keys.root();
   if (keys.kind != Kind::list) fail(label, "the list of storages is " + pickle::describe(keys));
   std::vector<StorageRecord> records;

@@ -1,4 +1,4 @@
-// The nodes of pickle.h: access and naming. The machine that makes them is in pickle_machine.cpp.
+// The nodes of pickle.h: access and naming. The machine that makes them is in pickle_machine.h.
 #include "formats/pickle.h"
 
 #include <algorithm>

@@ -13,7 +13,7 @@ namespace unshard::testing {
 /// `size` little-endian bytes.
 inline std::string little(std::uint64_t value, int size) {
   std::string bytes;
-  for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> (8 * i));
+  for (int i = 0; i < size; ++i) bytes += i < 8 ? static_cast<char>(value >> (8 * i)) : char{0};
   return bytes;
 }
 

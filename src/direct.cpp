@@ -7,6 +7,7 @@
 
 #include "crc32c.h"
 #include "workers.h"
+#include "write_out.h"
 
 namespace unshard {
 namespace {
@@ -74,8 +75,7 @@ class PieceWriter {
     const std::uint32_t checksum = crc32c(output);
     {
       const Stopwatch watch(state_.counters.write_ns);
-      item.file->write_at(piece.begin, output);
-      item.file->start_writeback(piece.begin, bytes);
+      write_out(*item.file, piece.begin, output);
     }
     state_.book.add(piece.file, piece.begin, piece.end, checksum);
     state_.counters.written_bytes += bytes;

@@ -18,10 +18,12 @@ namespace {
 constexpr std::uint64_t kibibyte = std::uint64_t{1} << 10;
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
-// Of the output: what one thread makes and writes at once. Measured in direct_budget().
-constexpr std::uint64_t usual_piece_bytes = mebibyte;
+// Of the output: what one thread makes and writes at once stays in its cache (write_out.cpp has the measurement). Rounds have longer pieces: each slice of a piece
+// is an entry of the lists that are exchanged.
+constexpr std::uint64_t usual_piece_bytes = 256 * kibibyte;
+constexpr std::uint64_t usual_round_piece_bytes = mebibyte;
 constexpr std::uint64_t most_piece_bytes = 16 * mebibyte;
-constexpr std::uint64_t most_scratch_bytes = mebibyte;
+constexpr std::uint64_t most_scratch_bytes = 512 * kibibyte;
 constexpr std::uint64_t least_thread_bytes = 256 * kibibyte;
 constexpr std::uint64_t least_step_bytes = 64 * kibibyte;
 constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
@@ -61,7 +63,7 @@ Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step
   budget.scratch_bytes = std::clamp<std::uint64_t>(step_bytes / 4, 64, most_scratch_bytes);
   const std::uint64_t each = budget.scratch_bytes + step_bytes;
   budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(left / 2 / each, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
-  budget.piece = {std::min(usual_piece_bytes, floor_power_of_two(step_bytes)), step_bytes, budget.scratch_bytes};
+  budget.piece = {std::min(usual_round_piece_bytes, floor_power_of_two(step_bytes)), step_bytes, budget.scratch_bytes};
   budget.send_bytes = left > budget.threads * each ? (left - budget.threads * each) / 2 : 0;
   return budget;
 }

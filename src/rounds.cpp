@@ -14,6 +14,7 @@
 #include "home_readers.h"
 #include "unshard/agree.h"
 #include "workers.h"
+#include "write_out.h"
 
 namespace unshard {
 namespace {
@@ -72,9 +73,7 @@ class WaveOutput {
   /// Thread-safe.
   void write_alone(std::uint32_t file, std::uint64_t position, std::span<const std::byte> data) {
     const Stopwatch watch(state_.counters.write_ns);
-    const std::shared_ptr<File> open_file = open(file);
-    open_file->write_at(position, data);
-    open_file->start_writeback(position, data.size());
+    write_out(*open(file), position, data);
     note_written(data.size());
   }
 

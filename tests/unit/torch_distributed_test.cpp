@@ -154,6 +154,11 @@ TEST(DTensor, DefectsAreNamed) {
             std::string::npos);
 }
 
+TEST(DTensor, ALocalTensorOfAnotherSubclassIsNamed) {
+  const std::string inner = make::subclass(make::global("torchao.float8", "Float8Tensor"), {4}, make::dict({{"qdata", four()}}));
+  EXPECT_NE(reason(dtensor(simple_mesh(), {shard(0)}, inner)).find("torchao.float8.Float8Tensor"), std::string::npos);
+}
+
 TEST(DTensor, AMeshThatContainsItselfIsRead) {
   const std::string knot =
       make::global("torch.distributed.device_mesh", "DeviceMesh") + std::string(")\x81q\x09") +

@@ -22,6 +22,12 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+/// Bytes of a file that are worth changing: of a long pickle, which repeats one form for each tensor, the beginning and the end.
+bool worth_changing(std::size_t at, std::size_t file_bytes) {
+  constexpr std::size_t begin_bytes = 5000, end_bytes = 9000;
+  return at < begin_bytes || at + end_bytes > file_bytes;
+}
+
 /// The archive without the checksums that would catch a changed pickle before it is parsed.
 std::string without_checksums(const std::string& archive) {
   MemoryFile file(archive);
@@ -82,6 +88,7 @@ TEST_P(EveryByte, MayBeWrong) {
   ASSERT_TRUE(reads(changed));
   constexpr std::array changes{0x01, 0x80, 0xFF, 0x10};
   for (std::size_t at = 0; at < changed.size(); ++at) {
+    if (!worth_changing(at, changed.size())) continue;
     const char before = changed[at];
     changed[at] = static_cast<char>(before ^ changes[at % changes.size()]);
     reads(changed);

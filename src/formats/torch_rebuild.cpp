@@ -147,7 +147,8 @@ StoredTensor TorchRebuilder::plain_tensor(const Rebuild& call) const {
     case TorchName::device_from_numpy:
       throw Unreadable("it was saved through numpy by a device without storages; save it from the CPU");
     case TorchName::wrapper_subclass:
-      throw Unreadable("it is a tensor subclass inside another");
+      throw Unreadable("its data is in a " + (call.type != nullptr ? pickle::describe(*call.type) : "tensor subclass") +
+                       ", whose parts only its own code can put together");
     default:
       throw Unreadable("it is the result of a call that is no known rebuild function");
   }

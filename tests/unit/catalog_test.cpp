@@ -9,6 +9,7 @@
 #include "file_owners.h"
 #include "stored_elements.h"
 #include "support/node_files.h"
+#include "tensor_table.h"
 #include "unshard/checkpoint_format.h"
 #include "unshard/file_cache.h"
 #include "unshard/in_process_comm.h"
@@ -287,6 +288,29 @@ TEST(ReadCatalog, FilesOfTwoModelsContradictEachOther) {
     if (ranks == 1) first = text_of(whole);
     EXPECT_EQ(text_of(whole), first);
   }
+}
+
+TEST(UniteTables, OrderIsThatOfTheFilesWhoeverReadThem) {
+  Source source;
+  for (const char* label : {"f0", "f1", "f2"}) source.files.push_back({"", label, 0, 0, {0}, {}});
+  const auto seen = [](const char* name, FileId file, std::uint64_t position, Shape shape = {4}) {
+    return SeenTensor{name, {file, position, DType::f32, shape}, std::nullopt};
+  };
+  // f0 lists d, b; f1 lists a, b; f2 lists c, b, a, where a has another shape.
+  const std::vector<SeenTensor> f0{seen("d", 0, 0), seen("b", 0, 1)}, f1{seen("a", 1, 0), seen("b", 1, 1)};
+  const std::vector<SeenTensor> f2{seen("c", 2, 0), seen("b", 2, 1), seen("a", 2, 2, {5})};
+  run_ranks(4, {}, [&](Comm& comm) {
+    const std::vector<SeenTensor> of_rank[] = {f2, {}, f0, f1};
+    const UnitedTable table = unite_tables(comm, source, of_rank[comm.rank()]);
+    Names names;
+    for (const TensorRow& row : table.rows) names.push_back(row.name + " " + to_string(row.shape));
+    EXPECT_EQ(names, (Names{"d [4]", "b [4]", "a [4]", "c [4]"}));
+    EXPECT_EQ(table.contradictory, (std::vector<bool>{false, false, true, false}));
+    ASSERT_EQ(table.findings.size(), 1U);
+    EXPECT_EQ(table.findings[0].subject, "a");
+    EXPECT_NE(table.findings[0].text.find("[4] in f1 but float32 [5] in f2"), std::string::npos) << table.findings[0].text;
+    if (comm.rank() == 0) EXPECT_EQ(table.ids, (std::vector<TensorId>{3, 1, 2}));
+  });
 }
 
 TEST(AppendCatalog, AddsRowsOfOriginOneAndKeepsHomes) {

@@ -7,7 +7,8 @@ namespace unshard {
 namespace {
 
 /// The records at home here, by tensor, with numbers shifted.
-void pack(const std::vector<Chunk>& chunks, FileId file_shift, TensorId tensor_shift, std::vector<PackedRecords>& records, std::vector<TensorId>& ids) {
+void pack(const std::vector<Chunk>& chunks, FileId file_shift, TensorId tensor_shift, std::vector<PackedRecords>& records,
+          std::vector<TensorId>& ids) {
   for (Chunk chunk : chunks) {
     chunk.tensor += tensor_shift;
     chunk.file += file_shift;

@@ -1,5 +1,6 @@
-// The tensor is cut into cells until every cell is covered by one box. A cell is first cut at every plane that no box crosses (one sort along a
-// dimension; a grid of 512 x 64 falls apart in two steps); where there is no such plane (a pinwheel), at the middle boundary, which splits the boxes across it.
+// The tensor is cut into cells until every cell is covered by one box. A cell is first cut at every plane that no box crosses (one sort
+// along a dimension; a grid of 512 x 64 falls apart in two steps); where there is no such plane (a pinwheel), at the middle boundary, which
+// splits the boxes across it.
 #include "box_cover.h"
 
 #include <algorithm>
@@ -41,7 +42,9 @@ class CoverCheck {
   }
 
  private:
-  [[nodiscard]] std::uint64_t begin(std::uint32_t i, const Box& cell, std::size_t d) const { return std::max(boxes_[i].offset[d], cell.offset[d]); }
+  [[nodiscard]] std::uint64_t begin(std::uint32_t i, const Box& cell, std::size_t d) const {
+    return std::max(boxes_[i].offset[d], cell.offset[d]);
+  }
   [[nodiscard]] std::uint64_t end(std::uint32_t i, const Box& cell, std::size_t d) const {
     return std::min(boxes_[i].offset[d] + boxes_[i].extent[d], cell.offset[d] + cell.extent[d]);
   }
@@ -78,7 +81,8 @@ class CoverCheck {
   /// Cuts at the planes across dimension `d` that no box crosses; returns the first slab that no box reaches.
   std::optional<Cover> cut_between(Cell& cell, std::size_t d, bool& cut) {
     const auto before = [&](std::uint32_t a, std::uint32_t b) { return begin(a, cell.box, d) < begin(b, cell.box, d); };
-    if (!std::is_sorted(cell.members.begin(), cell.members.end(), before)) std::stable_sort(cell.members.begin(), cell.members.end(), before);
+    if (!std::is_sorted(cell.members.begin(), cell.members.end(), before))
+      std::stable_sort(cell.members.begin(), cell.members.end(), before);
     std::uint64_t reached = cell.box.offset[d];
     std::vector<Cell> slabs;
     for (const std::uint32_t member : cell.members) {

@@ -20,8 +20,8 @@ struct Cover {
   std::size_t first = 0, second = 0;
 };
 
-/// Local, pure. Each box is not empty and lies inside `shape`. Finds the first defect, the same for the same input. Time: about n log n for grids
-/// and nested cuts, bounded for all others.
+/// Local, pure. Each box is not empty and lies inside `shape`. Finds the first defect, the same for the same input. Time: about n log n for
+/// grids and nested cuts, bounded for all others.
 [[nodiscard]] Cover check_cover(const Shape& shape, std::span<const Box> boxes);
 
 }  // namespace unshard

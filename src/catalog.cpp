@@ -22,7 +22,7 @@ namespace {
 
 /// What the files of one rank hold.
 struct OwnFiles {
-  std::vector<SeenTensor> tensors;   ///< in order of first sighting
+  std::vector<SeenTensor> tensors;     ///< in order of first sighting
   std::vector<PackedRecords> records;  ///< of each tensor
   std::vector<ObjectNote> objects;
   std::vector<FileFinding> findings;

@@ -31,7 +31,8 @@ class RepeatedFindings {
     if (is_new) return;
     Repeated& known = place->second;
     known.files += repeated.files;
-    if (std::tie(repeated.file, repeated.order) < std::tie(known.file, known.order)) std::tie(known.file, known.order) = std::tie(repeated.file, repeated.order);
+    if (std::tie(repeated.file, repeated.order) < std::tie(known.file, known.order))
+      std::tie(known.file, known.order) = std::tie(repeated.file, repeated.order);
   }
   [[nodiscard]] std::vector<Repeated> sorted() const {
     std::vector<Repeated> list;
@@ -108,7 +109,8 @@ void append_files(const Source& source, const std::map<FileId, Finding>& files, 
   if (others.empty()) return;
   std::sort(others.begin(), others.end());
   findings.push_back({Severity::error, source.folder,
-                      std::to_string(others.size()) + " more files can't be read: " + (source.world_size > 0 ? "ranks " : "files number ") + as_ranges(others),
+                      std::to_string(others.size()) + " more files can't be read: " + (source.world_size > 0 ? "ranks " : "files number ") +
+                          as_ranges(others),
                       files.rbegin()->second.code});
 }
 
@@ -124,7 +126,8 @@ void append_tensors(const Source& source, const RepeatedFindings& tensors, std::
     ++listed;
     const std::string& label = source.files.at(found.file).label;
     if (found.finding.subject != label) {
-      found.finding.text += " (in " + printable(label, 4096) + (found.files > 1 ? " and " + std::to_string(found.files - 1) + " more files)" : ")");
+      found.finding.text +=
+          " (in " + printable(label, 4096) + (found.files > 1 ? " and " + std::to_string(found.files - 1) + " more files)" : ")");
     }
     findings.push_back(std::move(found.finding));
   }

@@ -1,4 +1,5 @@
-// What reading headers brought up, united: findings of files and tensors, objects that are not tensors. The same on every rank and for any number of ranks.
+// What reading headers brought up, united: findings of files and tensors, objects that are not tensors. The same on every rank and for any
+// number of ranks.
 #pragma once
 
 #include <vector>
@@ -15,7 +16,8 @@ struct FileFinding {
   Finding finding;
 };
 
-/// Collective. Files that can't be read come first, by number, cut to a sensible length; the same finding in several files becomes one that says in how many.
+/// Collective. Files that can't be read come first, by number, cut to a sensible length; the same finding in several files becomes one that
+/// says in how many.
 [[nodiscard]] std::vector<Finding> unite_findings(Comm& comm, const Source& source, const std::vector<FileFinding>& mine);
 
 /// Collective. Each kind of object once, from the lowest file that has it.

@@ -1,4 +1,5 @@
-// Chunk records as bytes: about 30 for a usual one, where the value in memory takes 264. The tensor, and with it the number of dimensions, is known from around.
+// Chunk records as bytes: about 30 for a usual one, where the value in memory takes 264. The tensor, and with it the number of dimensions,
+// is known from around.
 #pragma once
 
 #include "unshard/catalog.h"

@@ -56,7 +56,8 @@ std::uint64_t stored_bytes(const Chunk& chunk, DType dtype) {
 /// How to read the copies of one piece so that equal results mean equal pieces; none when no way is bounded.
 std::vector<PieceJob> jobs_for(std::span<const Chunk> copies, DType dtype) {
   const Chunk& first = copies.front();
-  const bool alike = std::all_of(copies.begin(), copies.end(), [&](const Chunk& c) { return same_strides(c, first) && c.big_endian == first.big_endian; });
+  const bool alike =
+      std::all_of(copies.begin(), copies.end(), [&](const Chunk& c) { return same_strides(c, first) && c.big_endian == first.big_endian; });
   std::vector<PieceJob> jobs;
   for (const Chunk& copy : copies) {
     PieceJob job{PieceJob::Kind::elements, copy, dtype, dtype};
@@ -127,7 +128,8 @@ std::uint32_t crc_of(const Digest& digest) {
 
 class CopyComparison {
  public:
-  CopyComparison(const Source& source, const Catalog& catalog, const CoverageOptions& options) : source_(source), catalog_(catalog), options_(options) {}
+  CopyComparison(const Source& source, const Catalog& catalog, const CoverageOptions& options)
+      : source_(source), catalog_(catalog), options_(options) {}
 
   /// What must be read to decide.
   [[nodiscard]] std::vector<PieceJob> prepare() {
@@ -141,7 +143,8 @@ class CopyComparison {
       if (verdict == Verdict::by_reading) {
         const auto more = jobs_for(copies, row.dtype);
         if (more.empty()) {
-          add(copies.front().tensor, row.name, "its copies repeat their elements in different ways and can't be compared", ErrorCode::unsupported);
+          add(copies.front().tensor, row.name, "its copies repeat their elements in different ways and can't be compared",
+              ErrorCode::unsupported);
           continue;
         }
         jobs.insert(jobs.end(), more.begin(), more.end());
@@ -180,7 +183,8 @@ class CopyComparison {
       if (!difference.empty()) add(tensor, row.name, difference.text(source_, row.shape), ErrorCode::bad_input);
     }
     check_records(jobs, results);
-    std::stable_sort(findings_.begin(), findings_.end(), [](const TensorFinding& a, const TensorFinding& b) { return a.tensor < b.tensor; });
+    std::stable_sort(findings_.begin(), findings_.end(),
+                     [](const TensorFinding& a, const TensorFinding& b) { return a.tensor < b.tensor; });
     return std::move(findings_);
   }
 
@@ -206,8 +210,8 @@ class CopyComparison {
         add_failure(chunk, results[i]);
       } else if (crc != chunk.record_crc) {
         add(chunk.tensor, source_.files[chunk.file].label,
-            "the data of " + printable(catalog_.tensors[chunk.tensor].name) + " is damaged: its CRC-32 is " + hex(crc) + ", the zip directory says " +
-                hex(chunk.record_crc) + "; copy the file again",
+            "the data of " + printable(catalog_.tensors[chunk.tensor].name) + " is damaged: its CRC-32 is " + hex(crc) +
+                ", the zip directory says " + hex(chunk.record_crc) + "; copy the file again",
             ErrorCode::bad_input);
       }
     }
@@ -224,13 +228,17 @@ class CopyComparison {
 }  // namespace
 
 bool same_geometry(const Chunk& a, const Chunk& b) {
-  return a.record_bytes == b.record_bytes && a.position - a.record_position == b.position - b.record_position && a.big_endian == b.big_endian && same_strides(a, b);
+  return a.record_bytes == b.record_bytes && a.position - a.record_position == b.position - b.record_position &&
+         a.big_endian == b.big_endian && same_strides(a, b);
 }
 
-bool aliased(const Chunk& a, const Chunk& b) { return a.file == b.file && a.position == b.position && a.big_endian == b.big_endian && same_strides(a, b); }
+bool aliased(const Chunk& a, const Chunk& b) {
+  return a.file == b.file && a.position == b.position && a.big_endian == b.big_endian && same_strides(a, b);
+}
 
 bool is_whole_record(const Chunk& chunk, DType dtype) {
-  return chunk.position == chunk.record_position && chunk.record_bytes == stored_bytes(chunk, dtype) && chunk.record_bytes == span_bytes(chunk, dtype);
+  return chunk.position == chunk.record_position && chunk.record_bytes == stored_bytes(chunk, dtype) &&
+         chunk.record_bytes == span_bytes(chunk, dtype);
 }
 
 bool is_readable(const Chunk& chunk, DType dtype) {
@@ -239,7 +247,8 @@ bool is_readable(const Chunk& chunk, DType dtype) {
   return stored_bytes(chunk, dtype) <= std::max(always, checked_multiply(chunk.record_bytes, repeats).value_or(UINT64_MAX));
 }
 
-std::vector<TensorFinding> compare_copies(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog, const CoverageOptions& options) {
+std::vector<TensorFinding> compare_copies(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog,
+                                          const CoverageOptions& options) {
   CopyComparison comparison(source, catalog, options);
   const auto jobs = collectively(comm, "compare", [&] { return comparison.prepare(); });
   const auto results = digest_pieces(comm, files, source, jobs);

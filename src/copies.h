@@ -1,4 +1,5 @@
-// Copies of one piece: replicas of hybrid sharding, ranks that differ in their tensor-parallel coordinate only, tensors that every rank stores whole.
+// Copies of one piece: replicas of hybrid sharding, ranks that differ in their tensor-parallel coordinate only, tensors that every rank
+// stores whole.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ struct TensorFinding {
   Finding finding;
 };
 
-/// Local, pure. Whether two pieces lie in the same way inside records of the same size, so that records with equal checksums hold equal pieces.
+/// Local, pure. Whether two pieces lie in the same way inside records of the same size, so that records with equal checksums hold equal
+/// pieces.
 [[nodiscard]] bool same_geometry(const Chunk& a, const Chunk& b);
 /// Local, pure. Whether two pieces are the same bytes of the same file.
 [[nodiscard]] bool aliased(const Chunk& a, const Chunk& b);
@@ -23,8 +25,8 @@ struct TensorFinding {
 /// Local, pure. Whether reading the elements one by one is bounded by what is stored; a stride of 0 can claim any number.
 [[nodiscard]] bool is_readable(const Chunk& chunk, DType dtype);
 
-/// Collective. Compares the pieces of equal box among `catalog.chunks` (sorted): by checksum where that decides, else by reading as `options` say. `deep` also checks
-/// every record's CRC. Findings are of the tensors at home here, sorted by tensor.
+/// Collective. Compares the pieces of equal box among `catalog.chunks` (sorted): by checksum where that decides, else by reading as
+/// `options` say. `deep` also checks every record's CRC. Findings are of the tensors at home here, sorted by tensor.
 [[nodiscard]] std::vector<TensorFinding> compare_copies(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog,
                                                         const CoverageOptions& options);
 

@@ -17,7 +17,9 @@ namespace {
 constexpr std::size_t most_findings = 50;
 constexpr std::size_t names_listed = 6;
 
-bool is_error(const Finding& finding) { return finding.severity == Severity::error; }
+bool is_error(const Finding& finding) {
+  return finding.severity == Severity::error;
+}
 
 /// Whether files of the checkpoint are missing or can't be read: then holes are no news of their own.
 bool lacks_files(const Source& source, const Catalog& catalog) {
@@ -25,7 +27,8 @@ bool lacks_files(const Source& source, const Catalog& catalog) {
   if (catalog.findings.empty()) return false;
   std::unordered_set<std::string_view> labels{source.folder};
   for (const ShardFile& file : source.files) labels.insert(file.label);
-  return std::any_of(catalog.findings.begin(), catalog.findings.end(), [&](const Finding& f) { return is_error(f) && labels.count(f.subject) > 0; });
+  return std::any_of(catalog.findings.begin(), catalog.findings.end(),
+                     [&](const Finding& f) { return is_error(f) && labels.count(f.subject) > 0; });
 }
 
 /// What the home rank of some tensors found.
@@ -36,7 +39,8 @@ struct Proof {
 
 class CoverageProof {
  public:
-  CoverageProof(const Comm& comm, const Source& source, Catalog& catalog) : source_(source), catalog_(catalog), lacks_files_(lacks_files(source, catalog)) {
+  CoverageProof(const Comm& comm, const Source& source, Catalog& catalog)
+      : source_(source), catalog_(catalog), lacks_files_(lacks_files(source, catalog)) {
     for (const Finding& finding : catalog.findings) {
       if (is_error(finding)) faulty_.insert(finding.subject);
     }
@@ -78,8 +82,8 @@ class CoverageProof {
     if (cover.kind == Cover::Kind::hole) return where + " is in no file; the checkpoint is not complete";
     if (cover.kind == Cover::Kind::irregular) return "its " + std::to_string(boxes_.size()) + " pieces lie too irregularly to be checked";
     const std::size_t a = first + cover.first, b = first + cover.second;
-    return where + " is in two pieces, " + to_string(boxes_[cover.first]) + " of " + label(a) + " and " + to_string(boxes_[cover.second]) + " of " + label(b) +
-           "; give the files of one checkpoint";
+    return where + " is in two pieces, " + to_string(boxes_[cover.first]) + " of " + label(a) + " and " + to_string(boxes_[cover.second]) +
+           " of " + label(b) + "; give the files of one checkpoint";
   }
 
   const Source& source_;
@@ -114,14 +118,16 @@ std::vector<Finding> unite(const std::vector<Bytes>& all, const Source& source, 
   }
   if (findings.size() > most_findings) findings.resize(most_findings);
   if (total > findings.size()) {
-    findings.push_back({Severity::error, source.folder, std::to_string(total - findings.size()) + " more findings of this kind", ErrorCode::bad_input});
+    findings.push_back(
+        {Severity::error, source.folder, std::to_string(total - findings.size()) + " more findings of this kind", ErrorCode::bad_input});
   }
   if (incomplete > 0) {
     names.resize(std::min(names.size(), names_listed));
     const std::uint64_t others = incomplete - names.size();
     findings.push_back({Severity::error, source.folder,
-                        "parts of " + std::to_string(incomplete) + " of " + std::to_string(tensor_count) + " tensors are in files that are missing or can't be read: " +
-                            name_list(names, names_listed) + (others > 0 ? " and " + std::to_string(others) + " more" : ""),
+                        "parts of " + std::to_string(incomplete) + " of " + std::to_string(tensor_count) +
+                            " tensors are in files that are missing or can't be read: " + name_list(names, names_listed) +
+                            (others > 0 ? " and " + std::to_string(others) + " more" : ""),
                         ErrorCode::bad_input});
   }
   return findings;
@@ -136,7 +142,8 @@ void prove_coverage(Comm& comm, FileCache& files, const Source& source, Catalog&
     CoverageProof coverage(comm, source, catalog);
     coverage.drop_copies();
     coverage.check(proof);
-    std::stable_sort(proof.findings.begin(), proof.findings.end(), [](const TensorFinding& a, const TensorFinding& b) { return a.tensor < b.tensor; });
+    std::stable_sort(proof.findings.begin(), proof.findings.end(),
+                     [](const TensorFinding& a, const TensorFinding& b) { return a.tensor < b.tensor; });
     return encode(proof);
   });
   const std::vector<Bytes> all = comm.gather_all(mine);

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::size_t most_path = 4096;
 
-Error bad_input(const std::string& path, const std::string& what) { return {ErrorCode::bad_input, printable(path, most_path) + ": " + what}; }
+Error bad_input(const std::string& path, const std::string& what) {
+  return {ErrorCode::bad_input, printable(path, most_path) + ": " + what};
+}
 
 /// A folder that holds a checkpoint: of a format of the table, or (format null) of a kind that is only known by name.
 struct Candidate {
@@ -41,8 +43,8 @@ std::optional<std::string> tracked_step(const Tree& tree, const std::string& fol
     if (text.empty()) throw bad_input(path, "this tracker is empty: it should name the step to load; give the step folder itself");
     const auto step = tracked_folder(text, folders);
     if (step) return join_path(folder, *step);
-    throw bad_input(path, "this tracker names " + printable(text) + ", which is not a folder there (found: " + (folders.empty() ? "none" : name_list(folders)) +
-                              "); give the step folder itself");
+    throw bad_input(path, "this tracker names " + printable(text) + ", which is not a folder there (found: " +
+                              (folders.empty() ? "none" : name_list(folders)) + "); give the step folder itself");
   }
   return std::nullopt;
 }
@@ -92,7 +94,8 @@ std::string wanted(std::string_view backend) {
 
 Error nothing_found(const Tree& tree, std::string_view backend, const std::vector<Candidate>& others) {
   if (!others.empty() && backend == "auto") {
-    return {ErrorCode::unsupported, printable(others.front().folder, most_path) + ": is " + others.front().other + ", which this version can't read"};
+    return {ErrorCode::unsupported,
+            printable(others.front().folder, most_path) + ": is " + others.front().other + ", which this version can't read"};
   }
   for (const auto& [path, entry] : tree.entries) {
     if (entry.status.kind == FileKind::folder && !entry.problem.empty()) return bad_input(path, entry.problem);

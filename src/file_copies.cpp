@@ -58,7 +58,8 @@ Bytes own_fingerprints(const Comm& comm, FileSystem& files, const Source& source
     if (shard.copies.empty()) continue;
     const auto file = static_cast<FileId>(i);
     add(file, 0, shard.path, shard.nodes);
-    for (std::size_t place = 0; place < shard.copies.size(); ++place) add(file, place + 1, shard.copies[place].path, shard.copies[place].nodes);
+    for (std::size_t place = 0; place < shard.copies.size(); ++place)
+      add(file, place + 1, shard.copies[place].path, shard.copies[place].nodes);
   }
   return out.take();
 }
@@ -92,8 +93,9 @@ std::vector<Finding> compare_file_copies(Comm& comm, FileCache& files, const Sou
       const FileCopy& copy = shard.copies.at(key.second - 1);
       const std::string both = place_name(comm, shard.path, shard.nodes) + " and " + place_name(comm, copy.path, copy.nodes);
       findings.push_back({Severity::error, shard.label,
-                          fingerprint.failure.empty() ? "there are two different files of this name, " + both + "; remove the one that does not belong here"
-                                                      : "there are two files of this name, " + both + ", and one can't be read: " + fingerprint.failure,
+                          fingerprint.failure.empty()
+                              ? "there are two different files of this name, " + both + "; remove the one that does not belong here"
+                              : "there are two files of this name, " + both + ", and one can't be read: " + fingerprint.failure,
                           ErrorCode::bad_input});
     }
     return findings;

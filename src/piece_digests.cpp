@@ -74,7 +74,8 @@ auto place_of(const PieceJob& job) {
 bool same_job(const PieceJob& a, const PieceJob& b) {
   if (place_of(a) != place_of(b)) return false;
   if (a.kind == PieceJob::Kind::record) return true;
-  return a.from == b.from && a.to == b.to && a.chunk.box.extent == b.chunk.box.extent && a.chunk.strides == b.chunk.strides && a.chunk.big_endian == b.chunk.big_endian;
+  return a.from == b.from && a.to == b.to && a.chunk.box.extent == b.chunk.box.extent && a.chunk.strides == b.chunk.strides &&
+         a.chunk.big_endian == b.chunk.big_endian;
 }
 
 PieceDigest run_guarded(FileCache& files, const PieceJob& job) {

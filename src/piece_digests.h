@@ -26,7 +26,8 @@ struct PieceDigest {
   ErrorCode code = ErrorCode::io;
 };
 
-/// Collective. Any number of jobs on each rank; their results in the same order. Each file is read by one rank, in order of position, equal jobs once.
+/// Collective. Any number of jobs on each rank; their results in the same order. Each file is read by one rank, in order of position, equal
+/// jobs once.
 [[nodiscard]] std::vector<PieceDigest> digest_pieces(Comm& comm, FileCache& files, const Source& source, const std::vector<PieceJob>& jobs);
 
 }  // namespace unshard

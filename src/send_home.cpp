@@ -15,8 +15,8 @@ struct Group {
   std::span<const std::byte> records;
 };
 
-std::vector<Bytes> messages(const Comm& comm, std::size_t tensor_count, std::vector<PackedRecords>& records, const std::vector<TensorId>& ids,
-                            const std::vector<bool>& left_out) {
+std::vector<Bytes> messages(const Comm& comm, std::size_t tensor_count, std::vector<PackedRecords>& records,
+                            const std::vector<TensorId>& ids, const std::vector<bool>& left_out) {
   std::vector<WireWriter> to_each(static_cast<std::size_t>(comm.size()));
   for (std::size_t i = 0; i < records.size(); ++i) {
     const std::uint64_t count = records[i].count();
@@ -57,8 +57,8 @@ std::vector<Chunk> unpack(const std::vector<Bytes>& received, const std::vector<
 
 }  // namespace
 
-std::vector<Chunk> send_home(Comm& comm, const std::vector<TensorRow>& tensors, std::vector<PackedRecords>& records, const std::vector<TensorId>& ids,
-                             const std::vector<bool>& left_out) {
+std::vector<Chunk> send_home(Comm& comm, const std::vector<TensorRow>& tensors, std::vector<PackedRecords>& records,
+                             const std::vector<TensorId>& ids, const std::vector<bool>& left_out) {
   auto to_each = collectively(comm, "catalog", [&] { return messages(comm, tensors.size(), records, ids, left_out); });
   const std::vector<Bytes> received = comm.all_to_all(std::move(to_each));
   return collectively(comm, "catalog", [&] {

@@ -25,8 +25,8 @@ class PackedRecords {
   std::uint64_t count_ = 0;
 };
 
-/// Collective. `records[i]` are those that this rank has of tensor `ids[i]`; they are emptied. Those of tensors marked in `left_out` (by id) stay behind. Returns the records of
-/// the tensors at home here, in the order of Catalog::chunks.
+/// Collective. `records[i]` are those that this rank has of tensor `ids[i]`; they are emptied. Those of tensors marked in `left_out` (by
+/// id) stay behind. Returns the records of the tensors at home here, in the order of Catalog::chunks.
 [[nodiscard]] std::vector<Chunk> send_home(Comm& comm, const std::vector<TensorRow>& tensors, std::vector<PackedRecords>& records,
                                            const std::vector<TensorId>& ids, const std::vector<bool>& left_out);
 

@@ -64,7 +64,8 @@ class ElementReader {
     if (inner <= span_limit) {
       const std::uint64_t step = std::max<std::uint64_t>(dim.stride, 1);
       const std::uint64_t together = std::min(dim.extent, 1 + (span_limit - inner) / step);
-      if (together > 1 && (together - 1) * dim.stride + inner <= together * used * worth_reading) return read_blocks(form, d, position, together);
+      if (together > 1 && (together - 1) * dim.stride + inner <= together * used * worth_reading)
+        return read_blocks(form, d, position, together);
     }
     for (std::uint64_t i = 0; i < dim.extent; ++i) {
       if (d + 1 < form.dims.size()) {

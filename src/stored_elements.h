@@ -1,4 +1,5 @@
-// Reading the elements of a stored piece in row-major order, whatever its strides, in bounded memory. For comparing; the mover has its own way.
+// Reading the elements of a stored piece in row-major order, whatever its strides, in bounded memory. For comparing; the mover has its own
+// way.
 #pragma once
 
 #include <functional>
@@ -9,8 +10,8 @@
 
 namespace unshard {
 
-/// Calls `sink` with the elements of `chunk`, little-endian and in row-major order, a few MiB at a time. Time grows with the number of elements,
-/// which a stride of 0 can make far larger than the file: the caller's to bound.
+/// Calls `sink` with the elements of `chunk`, little-endian and in row-major order, a few MiB at a time. Time grows with the number of
+/// elements, which a stride of 0 can make far larger than the file: the caller's to bound.
 void read_elements(File& file, const Chunk& chunk, DType dtype, const std::function<void(std::span<std::byte>)>& sink);
 
 /// Bytes from the first stored element of `chunk` to the end of the last one.

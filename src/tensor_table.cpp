@@ -12,15 +12,21 @@
 namespace unshard {
 namespace {
 
-bool same_kind(const Sighting& a, const Sighting& b) { return a.dtype == b.dtype && a.shape == b.shape; }
-bool earlier(const Sighting& a, const Sighting& b) { return std::tie(a.file, a.position) < std::tie(b.file, b.position); }
+bool same_kind(const Sighting& a, const Sighting& b) {
+  return a.dtype == b.dtype && a.shape == b.shape;
+}
+bool earlier(const Sighting& a, const Sighting& b) {
+  return std::tie(a.file, a.position) < std::tie(b.file, b.position);
+}
 
 void write_kind(WireWriter& out, DType dtype, const Shape& shape) {
   out.number(static_cast<std::uint64_t>(dtype));
   out.shape(shape);
 }
 
-DType read_dtype(WireReader& in) { return static_cast<DType>(in.number_up_to(static_cast<std::uint64_t>(DType::c128))); }
+DType read_dtype(WireReader& in) {
+  return static_cast<DType>(in.number_up_to(static_cast<std::uint64_t>(DType::c128)));
+}
 
 void write_sighting(WireWriter& out, const Sighting& sighting) {
   out.number(sighting.file);
@@ -103,13 +109,15 @@ std::vector<SeenTensor> merge_all(const std::vector<Bytes>& tables) {
 }
 
 std::string in_file(const Source& source, const Sighting& sighting) {
-  return std::string(info(sighting.dtype).name) + " " + to_string(sighting.shape) + " in " + printable(source.files.at(sighting.file).label, 4096);
+  return std::string(info(sighting.dtype).name) + " " + to_string(sighting.shape) + " in " +
+         printable(source.files.at(sighting.file).label, 4096);
 }
 
 /// The union as it travels from rank 0: contradictions first, then the rows.
 Bytes encode_union(const Source& source, const std::vector<SeenTensor>& all) {
   WireWriter out;
-  out.number(static_cast<std::uint64_t>(std::count_if(all.begin(), all.end(), [](const SeenTensor& tensor) { return tensor.other.has_value(); })));
+  out.number(
+      static_cast<std::uint64_t>(std::count_if(all.begin(), all.end(), [](const SeenTensor& tensor) { return tensor.other.has_value(); })));
   for (std::size_t id = 0; id < all.size(); ++id) {
     if (!all[id].other) continue;
     out.number(id);
@@ -158,7 +166,8 @@ void note_sighting(SeenTensor& seen, const Sighting& sighting) {
 }
 
 UnitedTable unite_tables(Comm& comm, const Source& source, const std::vector<SeenTensor>& mine) {
-  // Equal lists in order of first sighting have the order of the union: whichever rank saw a tensor first, it saw those before it in the list earlier.
+  // Equal lists in order of first sighting have the order of the union: whichever rank saw a tensor first, it saw those before it in the
+  // list earlier.
   const Bytes rows = collectively(comm, "catalog", [&] { return encode_rows(mine); });
   const bool contradicted = std::any_of(mine.begin(), mine.end(), [](const SeenTensor& tensor) { return tensor.other.has_value(); });
   WireWriter summary;
@@ -170,7 +179,8 @@ UnitedTable unite_tables(Comm& comm, const Source& source, const std::vector<See
   const auto has_rows = [](const Bytes& s) { return !s.empty(); };
   const auto first = std::find_if(summaries.begin(), summaries.end(), has_rows);
   if (first == summaries.end()) return {};
-  const bool all_equal = first->front() == std::byte{0} && std::all_of(first, summaries.end(), [&](const Bytes& s) { return s.empty() || s == *first; });
+  const bool all_equal =
+      first->front() == std::byte{0} && std::all_of(first, summaries.end(), [&](const Bytes& s) { return s.empty() || s == *first; });
   const bool all_have = std::all_of(summaries.begin(), summaries.end(), has_rows);
   if (all_equal && all_have) return as_given(mine);
 

@@ -1,4 +1,5 @@
-// The tensor table: each rank knows the tensors of the files it has read; united, the table is the same on every rank and for any number of ranks.
+// The tensor table: each rank knows the tensors of the files it has read; united, the table is the same on every rank and for any number of
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,10 @@ struct SeenTensor {
 };
 
 struct UnitedTable {
-  std::vector<TensorRow> rows;        ///< in order of first sighting
-  std::vector<TensorId> ids;          ///< of this rank's tensors, in the order given
-  std::vector<bool> contradictory;    ///< by id: files disagree about dtype or shape
-  std::vector<Finding> findings;      ///< which files
+  std::vector<TensorRow> rows;      ///< in order of first sighting
+  std::vector<TensorId> ids;        ///< of this rank's tensors, in the order given
+  std::vector<bool> contradictory;  ///< by id: files disagree about dtype or shape
+  std::vector<Finding> findings;    ///< which files
 };
 
 /// Local. `seen` gets what `sighting` adds; files come in ascending order.

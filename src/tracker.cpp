@@ -12,12 +12,15 @@ bool is_number(std::string_view text) {
 /// Names under which trainers keep step `number`.
 std::vector<std::string> step_names(const std::string& number) {
   const std::string seven_digits = std::string(number.size() < 7 ? 7 - number.size() : 0, '0') + number;
-  return {"global_step_" + number, "iter_" + seven_digits, "checkpoint-" + number, "global_step" + number, "step_" + number, "step-" + number};
+  return {"global_step_" + number, "iter_" + seven_digits, "checkpoint-" + number,
+          "global_step" + number,  "step_" + number,       "step-" + number};
 }
 
 }  // namespace
 
-bool is_tracker(std::string_view file_name) { return file_name == "latest" || file_name == "latest_checkpointed_iteration.txt"; }
+bool is_tracker(std::string_view file_name) {
+  return file_name == "latest" || file_name == "latest_checkpointed_iteration.txt";
+}
 
 std::string_view trimmed(std::string_view text) {
   const std::string_view space = " \t\r\n";

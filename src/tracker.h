@@ -1,5 +1,5 @@
-// Tracker files: one line in a run folder that names the step to be loaded. `latest` (DeepSpeed) holds a folder's name; `latest_checkpointed_iteration.txt`
-// (Megatron, verl) holds a number, or `release`.
+// Tracker files: one line in a run folder that names the step to be loaded. `latest` (DeepSpeed) holds a folder's name;
+// `latest_checkpointed_iteration.txt` (Megatron, verl) holds a number, or `release`.
 #pragma once
 
 #include <optional>

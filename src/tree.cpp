@@ -1,6 +1,7 @@
 // Listing the given folders on every node, and uniting the lists.
 //
-// One rank of each node lists; nodes that see the same (a shared file system) are found by a hash first, so that one list is sent and not one per node.
+// One rank of each node lists; nodes that see the same (a shared file system) are found by a hash first, so that one list is sent and not
+// one per node.
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -191,14 +192,16 @@ class Union {
   [[nodiscard]] std::string difference(const TreeEntry& known, const Listed& entry, std::uint32_t node) const {
     const std::string& first = hosts_[known.nodes.front()];
     const std::string& second = hosts_[node];
-    if (known.status.kind != entry.status.kind) return "is a file, a folder or a dead link on " + first + " and something else on " + second;
+    if (known.status.kind != entry.status.kind)
+      return "is a file, a folder or a dead link on " + first + " and something else on " + second;
     if (!entry.problem.empty()) return entry.problem + " (on " + second + ")";
     if (known.status.kind != FileKind::file) return "";
     if (known.status.size_bytes != entry.status.size_bytes) {
-      return "has " + std::to_string(known.status.size_bytes) + " bytes on " + first + " and " + std::to_string(entry.status.size_bytes) + " bytes on " + second +
-             "; remove the one that does not belong to this checkpoint";
+      return "has " + std::to_string(known.status.size_bytes) + " bytes on " + first + " and " + std::to_string(entry.status.size_bytes) +
+             " bytes on " + second + "; remove the one that does not belong to this checkpoint";
     }
-    if (known.content != entry.content) return "has one text on " + first + " and another on " + second + "; remove the one that does not belong to this checkpoint";
+    if (known.content != entry.content)
+      return "has one text on " + first + " and another on " + second + "; remove the one that does not belong to this checkpoint";
     return "";
   }
 
@@ -286,7 +289,8 @@ Tree list_tree(Comm& comm, FileSystem& files, const std::vector<std::string>& ro
   for (const std::string& root : tree.roots) {
     if (tree.find(root) != nullptr) continue;
     throw Error(ErrorCode::bad_input, "discover: " + printable(root, 4096) + ": there is no such folder" +
-                                          (comm.node_count() > 1 ? " on any of the " + std::to_string(comm.node_count()) + " nodes" : "") + "; check the path");
+                                          (comm.node_count() > 1 ? " on any of the " + std::to_string(comm.node_count()) + " nodes" : "") +
+                                          "; check the path");
   }
   return tree;
 }

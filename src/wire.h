@@ -1,5 +1,5 @@
-// Values as bytes for Comm, and back. A number takes 1 to 10 bytes (seven bits a byte, lowest first, the high bit says that more follow), so that
-// half a million chunk records stay small. Reading checks every length: a damaged message is an Error, never a read beyond its end.
+// Values as bytes for Comm, and back. A number takes 1 to 10 bytes (seven bits a byte, lowest first, the high bit says that more follow),
+// so that half a million chunk records stay small. Reading checks every length: a damaged message is an Error, never a read beyond its end.
 #pragma once
 
 #include <cstddef>

@@ -65,8 +65,8 @@ struct TensorRow {
 };
 
 struct Catalog {
-  std::vector<TensorRow> tensors;  ///< in stored order of the first file, then those that only later files have; the same on every rank
-  std::vector<Chunk> chunks;       ///< of the tensors at home here; sorted by tensor, then box offset; after prove_coverage without copies
+  std::vector<TensorRow> tensors;   ///< in stored order of the first file, then those that only later files have; the same on every rank
+  std::vector<Chunk> chunks;        ///< of the tensors at home here; sorted by tensor, then box offset; after prove_coverage without copies
   std::vector<ObjectNote> objects;  ///< the same on every rank
   std::vector<Finding> findings;    ///< the same on every rank
 };
@@ -76,13 +76,13 @@ struct Catalog {
 
 /// Collective. Reads the headers of every file, each on exactly one rank that sees it, and unites them. A file that can't be read is a
 /// finding with its name; a tensor whose dtype or shape differs between files is one too.
-/// `open_files` gives the files (it may keep them open for the move).
+/// `files` gives the files and may keep them open for the move.
 class FileCache;
 [[nodiscard]] Catalog read_catalog(Comm& comm, FileCache& files, const Source& source);
 
 /// Collective. Proves on boxes that every element of every tensor is covered exactly once, copies apart, and drops the copies: identical
-/// boxes count as copies, any other overlap is a finding, and so is a hole. Copies are compared by their records' CRC; where that can't decide, by
-/// reading both once (`compare_payload`: false leaves that out, true is what merge does). `deep` reads and compares all of them.
+/// boxes count as copies, any other overlap is a finding, and so is a hole. Copies are compared by their records' CRC; where that can't
+/// decide, by reading both once (`compare_payload`: false leaves that out, true is what merge does). `deep` reads and compares all of them.
 struct CoverageOptions {
   bool compare_payload = true;
   bool deep = false;

@@ -31,9 +31,9 @@ class CheckpointFormat {
 [[nodiscard]] std::span<const CheckpointFormat* const> checkpoint_formats();
 [[nodiscard]] const CheckpointFormat& format_named(std::string_view name);
 
-/// Local, pure. Finds the checkpoint below the tree's roots by the rules of cli.md (the folder itself, the step folder above it, the run folder with its
-/// tracker). `backend` "auto" or a format's name. Throws Error(bad_input): none found (saying what was), several candidates (listing them),
-/// a bad tracker.
+/// Local, pure. Finds the checkpoint below the tree's roots by the rules of cli.md (the folder itself, the step folder above it, the run
+/// folder with its tracker). `backend` "auto" or a format's name. Throws Error(bad_input): none found (saying what was), several candidates
+/// (listing them), a bad tracker.
 [[nodiscard]] Source discover(const Tree& tree, std::string_view backend);
 
 }  // namespace unshard

@@ -17,9 +17,10 @@ namespace unshard {
 struct TreeEntry {
   FileStatus status;                 ///< as the lowest node that sees it has it
   std::vector<std::uint32_t> nodes;  ///< sorted nodes that see this file (or a folder of this name)
-  std::vector<std::vector<std::uint32_t>> other_copies;  ///< nodes that see another file of this name and size (inode or time differ): maybe a copy
-  std::string problem;               ///< "": none; else why it can't be used: two nodes have files of different sizes, a folder that can't be listed
-  std::string content;               ///< of the text files that discovery needs (trackers, *_config.json, *.safetensors.index.json); else empty
+  std::vector<std::vector<std::uint32_t>>
+      other_copies;     ///< nodes that see another file of this name and size (inode or time differ): maybe a copy
+  std::string problem;  ///< "": none; else why it can't be used: two nodes have files of different sizes, a folder that can't be listed
+  std::string content;  ///< of the text files that discovery needs (trackers, *_config.json, *.safetensors.index.json); else empty
 };
 
 /// The given folders, three levels deep, as one tree over all nodes: path (as the user would write it) to entry. The same on every rank.
@@ -34,11 +35,12 @@ struct Tree {
   [[nodiscard]] std::vector<std::string> children(const std::string& folder) const;
 };
 
-/// Collective. One rank of each node lists `roots`; the lists are united. A root that no node has: Error(bad_input). A file whose size differs between two
-/// nodes keeps that as its `problem`, naming both hosts: discover() throws it when the checkpoint uses the file.
+/// Collective. One rank of each node lists `roots`; the lists are united. A root that no node has: Error(bad_input). A file whose size
+/// differs between two nodes keeps that as its `problem`, naming both hosts: discover() throws it when the checkpoint uses the file.
 [[nodiscard]] Tree list_tree(Comm& comm, FileSystem& files, const std::vector<std::string>& roots);
 
-/// Another file of the same name and size, in another folder given or on another node's disk. Its headers must be the same (read_catalog compares them).
+/// Another file of the same name and size, in another folder given or on another node's disk. Its headers must be the same (read_catalog
+/// compares them).
 struct FileCopy {
   std::string path;
   std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
@@ -72,15 +74,15 @@ struct IndexEntry {
 
 /// The files of one checkpoint in one format.
 struct Source {
-  std::string format;            ///< name of a row of the format table: "fsdp"
-  std::string folder;            ///< where the shards lie (the first, when there are several roots)
-  std::uint32_t world_size = 0;  ///< of the training job; 0: the format has none
-  std::vector<ShardFile> files;  ///< sorted by rank, then label; the position is the file's number everywhere
-  std::vector<std::string> config_folders;  ///< where config.json may lie, in order of preference
-  std::vector<Finding> findings;            ///< missing ranks, left-overs of another run …
-  std::string index_label;                     ///< the index that names the tensors' files; "": none
-  std::vector<IndexEntry> index;               ///< sorted by name; only tensors whose file is there
-  std::optional<std::uint64_t> stated_bytes;   ///< what the index says all tensors take together
+  std::string format;                         ///< name of a row of the format table: "fsdp"
+  std::string folder;                         ///< where the shards lie (the first, when there are several roots)
+  std::uint32_t world_size = 0;               ///< of the training job; 0: the format has none
+  std::vector<ShardFile> files;               ///< sorted by rank, then label; the position is the file's number everywhere
+  std::vector<std::string> config_folders;    ///< where config.json may lie, in order of preference
+  std::vector<Finding> findings;              ///< missing ranks, left-overs of another run …
+  std::string index_label;                    ///< the index that names the tensors' files; "": none
+  std::vector<IndexEntry> index;              ///< sorted by name; only tensors whose file is there
+  std::optional<std::uint64_t> stated_bytes;  ///< what the index says all tensors take together
 };
 
 }  // namespace unshard

@@ -1,5 +1,5 @@
-// File names of the trainers whose checkpoints later versions will read: torch.distributed.checkpoint, Megatron-LM, DeepSpeed, Accelerate; and pickled
-// Hugging Face weights.
+// File names of the trainers whose checkpoints later versions will read: torch.distributed.checkpoint, Megatron-LM, DeepSpeed, Accelerate;
+// and pickled Hugging Face weights.
 #include "formats/other_layouts.h"
 
 #include <algorithm>

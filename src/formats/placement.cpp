@@ -1,11 +1,14 @@
-// The geometry of DTensor: torch/distributed/tensor/placement_types.py (Shard, _StridedShard) and _utils.py (compute_local_shape_and_global_offset).
+// The geometry of DTensor: torch/distributed/tensor/placement_types.py (Shard, _StridedShard) and _utils.py
+// (compute_local_shape_and_global_offset).
 //
 // Placements are applied one mesh dimension after the other, from left to right, each to what the ones before left of the tensor:
 //   Shard(d) over m ranks          chunks of ceil(n / m) rows; the last ones are short or empty
-//   _StridedShard(d, f) over m     f chunks of ceil(n / f) rows, each cut again in m; rank i holds the i-th piece of every chunk, one after the other
-// FSDP2 with tensor parallelism writes [_StridedShard(0, tp), Shard(0)] on a mesh (dp, tp) but cuts the other way round: first tp, then dp within (torch/distributed/
-// fsdp/_fully_shard/_fsdp_param.py). For sizes that divide both readings agree; for others the bytes are by that "nested" rule (seen with torch 2.13: 7 rows, tp 2,
-// dp 3). So it is tried first where the split factor says that it may be meant, and the shape of the local tensor decides.
+//   _StridedShard(d, f) over m     f chunks of ceil(n / f) rows, each cut again in m; rank i holds the i-th piece of every chunk, one after
+//   the other
+// FSDP2 with tensor parallelism writes [_StridedShard(0, tp), Shard(0)] on a mesh (dp, tp) but cuts the other way round: first tp, then dp
+// within (torch/distributed/fsdp/_fully_shard/_fsdp_param.py). For sizes that divide both readings agree; for others the bytes are by that
+// "nested" rule (seen with torch 2.13: 7 rows, tp 2, dp 3). So it is tried first where the split factor says that it may be meant, and the
+// shape of the local tensor decides.
 #include "formats/placement.h"
 
 #include <algorithm>
@@ -21,7 +24,8 @@ namespace {
 
 using Kind = Placement::Kind;
 
-constexpr std::size_t most_intervals = 1024;  // a split factor is the size of a mesh dimension or two; more would cost time and memory without bound
+constexpr std::size_t most_intervals =
+    1024;  // a split factor is the size of a mesh dimension or two; more would cost time and memory without bound
 constexpr std::uint64_t largest_extent = std::uint64_t{1} << 62U;  // so that sums of two fit
 
 struct Interval {
@@ -40,7 +44,9 @@ struct Rows {
   }
 };
 
-Error contradiction(const std::string& what) { return {ErrorCode::bad_input, what + "; save the checkpoint again"}; }
+Error contradiction(const std::string& what) {
+  return {ErrorCode::bad_input, what + "; save the checkpoint again"};
+}
 
 /// Part `index` of `count` of `n` rows.
 Interval chunk(std::uint64_t n, std::uint64_t count, std::uint64_t index) {
@@ -55,7 +61,8 @@ void append(std::vector<Interval>& list, Interval interval) {
     list.back().end = interval.end;
     return;
   }
-  if (list.size() == most_intervals) throw contradiction("its placement cuts a dimension into more than " + std::to_string(most_intervals) + " pieces");
+  if (list.size() == most_intervals)
+    throw contradiction("its placement cuts a dimension into more than " + std::to_string(most_intervals) + " pieces");
   list.push_back(interval);
 }
 
@@ -92,7 +99,8 @@ void cut(Rows& rows, std::uint64_t ranks, std::uint64_t index) {
 
 void cut_strided(Rows& rows, std::uint64_t split_factor, std::uint64_t ranks, std::uint64_t index) {
   const std::uint64_t total = rows.length();
-  if (std::min(split_factor, total) > most_intervals) throw contradiction("its split factor " + std::to_string(split_factor) + " is impossible");
+  if (std::min(split_factor, total) > most_intervals)
+    throw contradiction("its split factor " + std::to_string(split_factor) + " is impossible");
   std::vector<Interval> list;
   for (std::uint64_t i = 0; i < split_factor; ++i) {
     const Interval outer = chunk(total, split_factor, i);
@@ -111,7 +119,9 @@ Layout whole_tensor(const StoredDTensor& tensor) {
   return layout;
 }
 
-bool shards(const Placement& placement) { return placement.kind == Kind::shard || placement.kind == Kind::strided_shard; }
+bool shards(const Placement& placement) {
+  return placement.kind == Kind::shard || placement.kind == Kind::strided_shard;
+}
 
 void apply(Layout& layout, const StoredDTensor& tensor, std::size_t mesh_dim, bool as_written) {
   const Placement& placement = tensor.placements[mesh_dim];
@@ -138,7 +148,8 @@ Layout as_written(const StoredDTensor& tensor) {
   return layout;
 }
 
-/// Whether the nested rule may be meant: each split factor is the number of pieces into which the placements to the right cut the same dimension.
+/// Whether the nested rule may be meant: each split factor is the number of pieces into which the placements to the right cut the same
+/// dimension.
 bool may_be_nested(const StoredDTensor& tensor) {
   bool strided = false;
   for (std::size_t i = 0; i < tensor.placements.size(); ++i) {
@@ -172,16 +183,21 @@ Shape shape_of(const Layout& layout, std::size_t rank) {
   return shape;
 }
 
-bool is_empty(const Shape& shape) { return std::find(shape.begin(), shape.end(), 0U) != shape.end(); }
+bool is_empty(const Shape& shape) {
+  return std::find(shape.begin(), shape.end(), 0U) != shape.end();
+}
 
 /// Empty parts have been written with several shapes: (0, 16), or (0,) by the first releases.
-bool fits(const Shape& expected, const Shape& local) { return expected == local || (is_empty(expected) && is_empty(local)); }
+bool fits(const Shape& expected, const Shape& local) {
+  return expected == local || (is_empty(expected) && is_empty(local));
+}
 
 void check(const StoredDTensor& tensor) {
   const std::size_t mesh_dims = tensor.mesh_sizes.size();
   if (tensor.placements.size() != mesh_dims || tensor.coordinate.size() != mesh_dims) {
-    throw contradiction("it has " + std::to_string(tensor.placements.size()) + " placements and " + std::to_string(tensor.coordinate.size()) +
-                        " coordinates for a mesh of " + std::to_string(mesh_dims) + " dimensions");
+    throw contradiction("it has " + std::to_string(tensor.placements.size()) + " placements and " +
+                        std::to_string(tensor.coordinate.size()) + " coordinates for a mesh of " + std::to_string(mesh_dims) +
+                        " dimensions");
   }
   for (const std::uint64_t extent : tensor.global_shape) {
     if (extent > largest_extent) throw contradiction("its shape " + to_string(tensor.global_shape) + " is impossible");
@@ -189,14 +205,17 @@ void check(const StoredDTensor& tensor) {
   for (std::size_t i = 0; i < mesh_dims; ++i) {
     const Placement& placement = tensor.placements[i];
     if (tensor.coordinate[i] >= tensor.mesh_sizes[i]) {
-      throw contradiction("its rank has coordinate " + std::to_string(tensor.coordinate[i]) + " in a mesh dimension of size " + std::to_string(tensor.mesh_sizes[i]));
+      throw contradiction("its rank has coordinate " + std::to_string(tensor.coordinate[i]) + " in a mesh dimension of size " +
+                          std::to_string(tensor.mesh_sizes[i]));
     }
     if (placement.kind == Kind::partial && tensor.mesh_sizes[i] > 1) {
-      throw Error(ErrorCode::bad_input, "it holds partial sums (placement Partial) that were never added up over the ranks; reduce it before saving");
+      throw Error(ErrorCode::bad_input,
+                  "it holds partial sums (placement Partial) that were never added up over the ranks; reduce it before saving");
     }
     if (!shards(placement)) continue;
     if (placement.dim >= tensor.global_shape.size()) {
-      throw contradiction("it is cut along dimension " + std::to_string(placement.dim) + " but has shape " + to_string(tensor.global_shape));
+      throw contradiction("it is cut along dimension " + std::to_string(placement.dim) + " but has shape " +
+                          to_string(tensor.global_shape));
     }
     if (placement.kind == Kind::strided_shard && placement.split_factor == 0) throw contradiction("its split factor is 0");
   }
@@ -207,7 +226,8 @@ std::vector<PlacedPiece> boxes(const Layout& layout, std::size_t rank) {
   std::vector<PlacedPiece> pieces(1);
   for (std::size_t d = 0; d < rank; ++d) {
     const std::size_t count = pieces.size(), intervals = 1 + layout[d].more.size();
-    if (count > most_intervals / intervals) throw contradiction("its placement cuts it into more than " + std::to_string(most_intervals) + " pieces");
+    if (count > most_intervals / intervals)
+      throw contradiction("its placement cuts it into more than " + std::to_string(most_intervals) + " pieces");
     std::vector<PlacedPiece> next;
     next.reserve(count * intervals);
     for (const PlacedPiece& piece : pieces) {

@@ -14,9 +14,9 @@ struct PlacedPiece {
   Shape local_offset;
 };
 
-/// Local, pure. The pieces of `tensor`'s local part, in local order: none when it is empty, several when a strided placement leaves it with rows from
-/// several places. Throws Error(bad_input) saying what contradicts what (without a name): partial sums, placements that do not fit the mesh or the
-/// local shape.
+/// Local, pure. The pieces of `tensor`'s local part, in local order: none when it is empty, several when a strided placement leaves it with
+/// rows from several places. Throws Error(bad_input) saying what contradicts what (without a name): partial sums, placements that do not
+/// fit the mesh or the local shape.
 [[nodiscard]] std::vector<PlacedPiece> place(const StoredDTensor& tensor);
 
 }  // namespace unshard

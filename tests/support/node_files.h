@@ -49,7 +49,9 @@ class NodeFiles final : public FileSystem {
   explicit NodeFiles(std::string disk) : disk_(std::move(disk)), real_(posix_file_system()) {}
 
   std::unique_ptr<File> open_for_reading(const std::string& path) override { return real_->open_for_reading(disk_ + path); }
-  std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override { return real_->open_for_writing(disk_ + path, create); }
+  std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override {
+    return real_->open_for_writing(disk_ + path, create);
+  }
   std::optional<FileStatus> status(const std::string& path) override { return real_->status(disk_ + path); }
   std::vector<FolderEntry> list(const std::string& folder) override { return real_->list(disk_ + folder); }
   void make_folder(const std::string& path) override { real_->make_folder(disk_ + path); }

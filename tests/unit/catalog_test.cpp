@@ -1,4 +1,5 @@
-// Catalogs of checkpoints written by torch: the pieces, put together, are the tensors that transformers saved; for any number of ranks and whoever sees which file.
+// Catalogs of checkpoints written by torch: the pieces, put together, are the tensors that transformers saved; for any number of ranks and
+// whoever sees which file.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -66,11 +67,12 @@ Whole read_whole(const Names& folders, const Job& job = {}) {
 /// Everything that must not depend on the number of ranks, as text.
 std::string text_of(const Whole& whole) {
   std::string text;
-  for (const TensorRow& row : whole.catalog.tensors) text += row.name + " " + std::string(info(row.dtype).name) + " " + to_string(row.shape) + "\n";
+  for (const TensorRow& row : whole.catalog.tensors)
+    text += row.name + " " + std::string(info(row.dtype).name) + " " + to_string(row.shape) + "\n";
   for (const Chunk& chunk : whole.catalog.chunks) {
-    text += std::to_string(chunk.tensor) + " " + std::to_string(chunk.file) + " " + to_string(chunk.box) + " " + std::to_string(chunk.position) + " " +
-            to_string(chunk.strides) + " " + std::to_string(chunk.record_position) + " " + std::to_string(chunk.record_bytes) + " " +
-            std::to_string(chunk.record_crc) + "\n";
+    text += std::to_string(chunk.tensor) + " " + std::to_string(chunk.file) + " " + to_string(chunk.box) + " " +
+            std::to_string(chunk.position) + " " + to_string(chunk.strides) + " " + std::to_string(chunk.record_position) + " " +
+            std::to_string(chunk.record_bytes) + " " + std::to_string(chunk.record_crc) + "\n";
   }
   for (const Finding& finding : whole.catalog.findings) text += finding.subject + ": " + finding.text + "\n";
   for (const ObjectNote& note : whole.catalog.objects) text += std::to_string(note.file) + " " + note.key + " " + note.what + "\n";
@@ -101,7 +103,8 @@ std::string assembled(const Whole& whole, FileSystem& disk, TensorId id) {
     if (chunk.tensor != id) continue;
     std::string piece;
     const auto file = disk.open_for_reading(whole.source.files[chunk.file].path);
-    read_elements(*file, chunk, row.dtype, [&](std::span<std::byte> some) { piece.append(reinterpret_cast<const char*>(some.data()), some.size()); });
+    read_elements(*file, chunk, row.dtype,
+                  [&](std::span<std::byte> some) { piece.append(reinterpret_cast<const char*>(some.data()), some.size()); });
     for (std::uint64_t element = 0; element < volume(chunk.box.extent); ++element) {
       std::uint64_t rest = element, to = 0;
       for (std::size_t d = row.shape.size(); d-- > 0;) {
@@ -175,15 +178,17 @@ TEST_P(RealCheckpoint, HoldsTheTensorsThatTransformersSaved) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Fsdp, RealCheckpoint,
-    ::testing::Values(RealCase{"two_ranks_bf16", {"input"}}, RealCase{"tensor_parallel_2x2", {"input"}}, RealCase{"hybrid_2x2", {"input"}},
-                      RealCase{"uneven_3_over_4", {"input"}}, RealCase{"uneven_5_over_2", {"input"}}, RealCase{"shard_by_columns", {"input"}},
-                      RealCase{"fsdp1_two_ranks", {"input"}}, RealCase{"fsdp1_four_ranks_uneven", {"input"}}, RealCase{"fsdp1_device_mesh", {"input"}},
-                      RealCase{"mixed_plain_and_sharded", {"input"}}, RealCase{"small_buffers", {"input"}}, RealCase{"zero_dim_buffer", {"input"}},
-                      RealCase{"strided_locals", {"input"}}, RealCase{"single_rank_plain", {"input"}}, RealCase{"ones_norm", {"input"}},
-                      RealCase{"two_node_folders", {"node_a", "node_b"}}, RealCase{"run_and_step_folders", {"input"}}, RealCase{"parameters", {"input"}}),
-    [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(Fsdp, RealCheckpoint,
+                         ::testing::Values(RealCase{"two_ranks_bf16", {"input"}}, RealCase{"tensor_parallel_2x2", {"input"}},
+                                           RealCase{"hybrid_2x2", {"input"}}, RealCase{"uneven_3_over_4", {"input"}},
+                                           RealCase{"uneven_5_over_2", {"input"}}, RealCase{"shard_by_columns", {"input"}},
+                                           RealCase{"fsdp1_two_ranks", {"input"}}, RealCase{"fsdp1_four_ranks_uneven", {"input"}},
+                                           RealCase{"fsdp1_device_mesh", {"input"}}, RealCase{"mixed_plain_and_sharded", {"input"}},
+                                           RealCase{"small_buffers", {"input"}}, RealCase{"zero_dim_buffer", {"input"}},
+                                           RealCase{"strided_locals", {"input"}}, RealCase{"single_rank_plain", {"input"}},
+                                           RealCase{"ones_norm", {"input"}}, RealCase{"two_node_folders", {"node_a", "node_b"}},
+                                           RealCase{"run_and_step_folders", {"input"}}, RealCase{"parameters", {"input"}}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(ReadCatalog, NodeLocalFilesAreReadByTheNodesThatSeeThem) {
   const std::string input = cases + "/fsdp/tensor_parallel_2x2/input";

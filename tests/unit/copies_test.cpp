@@ -103,7 +103,8 @@ TEST(Copies, ChecksumsOfWholeRecordsThatDifferNameTensorAndRank) {
     Checkpoint checkpoint;
     const TensorId t = checkpoint.tensor("scale", {4});
     checkpoint.tensor("empty", {0});
-    for (const std::uint32_t crc : {7U, 7U, 9U, 7U}) checkpoint.chunk(t, checkpoint.file("rank_" + std::to_string(checkpoint.source.files.size())), 4, crc);
+    for (const std::uint32_t crc : {7U, 7U, 9U, 7U})
+      checkpoint.chunk(t, checkpoint.file("rank_" + std::to_string(checkpoint.source.files.size())), 4, crc);
     const Outcome result = outcome(checkpoint, {&disk}, ranks, {.compare_payload = false, .deep = false});
     ASSERT_EQ(result.findings.size(), 1U);
     EXPECT_TRUE(says(result, "scale: the copy of rank 2 differs")) << result.findings[0];
@@ -226,7 +227,8 @@ TEST(ProveCoverage, NamesHolesAndOverlaps) {
   ScratchFolder disk;
   Checkpoint checkpoint;
   const FileId a = checkpoint.file("a"), b = checkpoint.file("b");
-  const TensorId hole = checkpoint.tensor("with.hole", {8, 2}), overlap = checkpoint.tensor("with.overlap", {8, 2}), fine = checkpoint.tensor("fine", {8, 2});
+  const TensorId hole = checkpoint.tensor("with.hole", {8, 2}), overlap = checkpoint.tensor("with.overlap", {8, 2}),
+                 fine = checkpoint.tensor("fine", {8, 2});
   const auto rows = [&](TensorId tensor, FileId file, std::uint64_t first, std::uint64_t count) {
     checkpoint.chunk(tensor, file, 16, 1).box = {{first, 0}, {count, 2}};
   };
@@ -303,7 +305,8 @@ TEST(SameBits, ComparesAcrossBoxesAndCasts) {
       NodeFiles files(disk.path());
       FileCache cache(files, checkpoint.source);
       Catalog mine = checkpoint.catalog;
-      std::erase_if(mine.chunks, [&](const Chunk& chunk) { return home_of(chunk.tensor, mine.tensors.size(), comm.size()) != comm.rank(); });
+      std::erase_if(mine.chunks,
+                    [&](const Chunk& chunk) { return home_of(chunk.tensor, mine.tensors.size(), comm.size()) != comm.rank(); });
       EXPECT_TRUE(same_bits(comm, cache, mine, wide, narrow, DType::bf16));
       EXPECT_TRUE(same_bits(comm, cache, mine, narrow, wide, DType::f32));
       EXPECT_FALSE(same_bits(comm, cache, mine, wide, other, DType::bf16));

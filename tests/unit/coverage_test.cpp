@@ -11,7 +11,9 @@ namespace {
 
 using Kind = Cover::Kind;
 
-Box box(Shape offset, Shape extent) { return {offset, extent}; }
+Box box(Shape offset, Shape extent) {
+  return {offset, extent};
+}
 
 /// A grid of rows x columns boxes of 2 x 3 elements.
 std::vector<Box> grid(std::uint64_t rows, std::uint64_t columns) {

@@ -24,7 +24,8 @@ Source found(const ScratchFolder& disk, const Names& roots, std::string_view bac
 }
 
 /// The error's text; its code must be `code`.
-std::string refused(const ScratchFolder& disk, const Names& roots, ErrorCode code = ErrorCode::bad_input, std::string_view backend = "auto") {
+std::string refused(const ScratchFolder& disk, const Names& roots, ErrorCode code = ErrorCode::bad_input,
+                    std::string_view backend = "auto") {
   try {
     const Source source = found(disk, roots, backend);
     ADD_FAILURE() << "found " << source.folder;
@@ -55,7 +56,8 @@ TEST(Discover, TakesTheFolderItself) {
 TEST(Discover, LooksForConfigBelowTheCheckpointFirst) {
   ScratchFolder disk;
   disk.write("actor/" + rank_0_of_1, "x");
-  EXPECT_EQ(found(disk, {"/actor"}).config_folders, (Names{"/actor/huggingface", "/actor/hf_config_and_tokenizer", "/actor/model/huggingface", "/actor"}));
+  EXPECT_EQ(found(disk, {"/actor"}).config_folders,
+            (Names{"/actor/huggingface", "/actor/hf_config_and_tokenizer", "/actor/model/huggingface", "/actor"}));
 }
 
 TEST(Discover, TakesTheOneCheckpointBelow) {

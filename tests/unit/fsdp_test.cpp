@@ -81,8 +81,9 @@ TEST(FsdpDescribe, EndsForAnAbsurdWorldSize) {
 TEST(FsdpDescribe, IgnoresWhatIsNoRankFile) {
   ScratchFolder disk;
   disk.write("c/" + rank_file(1, 0), "x");
-  for (const char* name : {"model_world_size_1_rank_0.pt.tmp", "model_world_size_01_rank_0.pt", "model_world_size_0_rank_0.pt", "model_world_size_1_rank_-1.pt",
-                           "model_world_size_99999999999_rank_0.pt", "model_world_size_1_rank_.pt", "xmodel_world_size_1_rank_0.pt"}) {
+  for (const char* name : {"model_world_size_1_rank_0.pt.tmp", "model_world_size_01_rank_0.pt", "model_world_size_0_rank_0.pt",
+                           "model_world_size_1_rank_-1.pt", "model_world_size_99999999999_rank_0.pt", "model_world_size_1_rank_.pt",
+                           "xmodel_world_size_1_rank_0.pt"}) {
     disk.write(std::string("c/") + name, "x");
   }
   EXPECT_EQ(described(disk).files.size(), 1U);
@@ -108,8 +109,8 @@ TEST(FsdpDescribe, FsdpConfigDecidesAmongWorldSizes) {
 TEST(FsdpDescribe, RefusesABadFsdpConfigByName) {
   ScratchFolder disk;
   disk.write("c/" + rank_file(1, 0), "x");
-  for (const char* text : {"", "{", "[]", R"({"world_size": "2"})", R"({"world_size": 0})", R"({"world_size": -1})", R"({"world_size": 2.5})",
-                           R"({"world_size": 18446744073709551615})", R"({"world_size": [[[[1]]]]})"}) {
+  for (const char* text : {"", "{", "[]", R"({"world_size": "2"})", R"({"world_size": 0})", R"({"world_size": -1})",
+                           R"({"world_size": 2.5})", R"({"world_size": 18446744073709551615})", R"({"world_size": [[[[1]]]]})"}) {
     disk.write("c/fsdp_config.json", text);
     EXPECT_NE(refused(disk).find("/c/fsdp_config.json"), std::string::npos) << text;
   }

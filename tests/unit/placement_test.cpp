@@ -1,4 +1,5 @@
-// Expected rows are worked out by hand from the rules of torch/distributed/tensor/placement_types.py, or were printed by torch 2.13 where a comment says so.
+// Expected rows are worked out by hand from the rules of torch/distributed/tensor/placement_types.py, or were printed by torch 2.13 where a
+// comment says so.
 #include "formats/placement.h"
 
 #include <gtest/gtest.h>
@@ -8,12 +9,21 @@
 namespace unshard {
 namespace {
 
-Placement shard(std::uint64_t dim) { return {Placement::Kind::shard, dim, 1}; }
-Placement strided(std::uint64_t dim, std::uint64_t factor) { return {Placement::Kind::strided_shard, dim, factor}; }
-Placement replicate() { return {Placement::Kind::replicate, 0, 1}; }
-Placement partial() { return {Placement::Kind::partial, 0, 1}; }
+Placement shard(std::uint64_t dim) {
+  return {Placement::Kind::shard, dim, 1};
+}
+Placement strided(std::uint64_t dim, std::uint64_t factor) {
+  return {Placement::Kind::strided_shard, dim, factor};
+}
+Placement replicate() {
+  return {Placement::Kind::replicate, 0, 1};
+}
+Placement partial() {
+  return {Placement::Kind::partial, 0, 1};
+}
 
-StoredDTensor dtensor(Shape global, std::vector<Placement> placements, std::vector<std::uint64_t> mesh, std::vector<std::uint64_t> coordinate, Shape local) {
+StoredDTensor dtensor(Shape global, std::vector<Placement> placements, std::vector<std::uint64_t> mesh,
+                      std::vector<std::uint64_t> coordinate, Shape local) {
   StoredDTensor tensor;
   tensor.global_shape = global;
   tensor.placements = std::move(placements);
@@ -62,7 +72,9 @@ TEST(Shard, LeavesTheLastRanksShortOrEmpty) {
   EXPECT_EQ(rows(2, 4, 2, 0), Boxes{});
 }
 
-TEST(Shard, AcceptsTheOneDimensionalEmptyPartOfOldReleases) { EXPECT_EQ(boxes(dtensor({5, 4}, {shard(0)}, {4}, {3}, {0})), Boxes{}); }
+TEST(Shard, AcceptsTheOneDimensionalEmptyPartOfOldReleases) {
+  EXPECT_EQ(boxes(dtensor({5, 4}, {shard(0)}, {4}, {3}, {0})), Boxes{});
+}
 
 TEST(Shard, CutsAnyDimension) {
   EXPECT_EQ(boxes(dtensor({6, 5}, {shard(1)}, {2}, {0}, {6, 3})), Boxes{"[0:6, 0:3]"});
@@ -90,7 +102,9 @@ TEST(Replicate, ChangesNothing) {
 }
 
 TEST(StridedShard, Fsdp2WithTensorParallelOfEightRows) {
-  const auto part = [](std::uint64_t dp, std::uint64_t tp) { return boxes(dtensor({8}, {strided(0, 2), shard(0)}, {2, 2}, {dp, tp}, {2})); };
+  const auto part = [](std::uint64_t dp, std::uint64_t tp) {
+    return boxes(dtensor({8}, {strided(0, 2), shard(0)}, {2, 2}, {dp, tp}, {2}));
+  };
   EXPECT_EQ(part(0, 0), Boxes{"[0:2]"});
   EXPECT_EQ(part(0, 1), Boxes{"[4:6]"});
   EXPECT_EQ(part(1, 0), Boxes{"[2:4]"});
@@ -110,7 +124,8 @@ TEST(StridedShard, UnevenFsdp2WithTensorParallelIsNested) {  // 7 rows, tp 2, dp
 }
 
 TEST(StridedShard, LeftToRightWhereOnlyThatFitsTheLocalShape) {
-  // 7 rows, literally: chunks of 4 and 3 rows cut over 3 ranks are 2, 2, 0 and 1, 1, 1 rows, so the last rank has row 6 only, and the first of 2 gets it.
+  // 7 rows, literally: chunks of 4 and 3 rows cut over 3 ranks are 2, 2, 0 and 1, 1, 1 rows, so the last rank has row 6 only, and the first
+  // of 2 gets it.
   EXPECT_EQ(boxes(dtensor({7}, {strided(0, 2), shard(0)}, {3, 2}, {2, 0}, {1})), Boxes{"[6:7]"});  // nested would be empty
 }
 

@@ -120,14 +120,14 @@ class Comparison {
   std::vector<GroupResult> compare(const std::vector<std::uint64_t>& groups, bool all) {
     std::uint64_t bytes = 0;
     for (const std::uint64_t group : groups) bytes += (groups_[group].end - groups_[group].first) * a_size(groups_[group].pair);
-    log_.begin_progress("Comparing", bytes);
+    if (bytes > 0) log_.begin_progress("Comparing", bytes);
     std::vector<GroupResult> results(groups.size());
     if (a_->everywhere() && b_->everywhere()) {
       collectively(comm_, "test", [&] { compare_by_threads(groups, all, results); });
     } else {
       compare_in_rounds(groups, all, results);
     }
-    log_.end_progress();
+    if (bytes > 0) log_.end_progress();
     return results;
   }
 

@@ -82,10 +82,11 @@ std::string summary(const TestReport& report) {
   if (is_equal(report)) {
     return std::to_string(report.tensors) + " tensors equal (" + std::to_string(report.parameters) + " parameters, " + limits + ")";
   }
-  return std::to_string(differing_tensors(report)) + " tensors differ (the reference has " + std::to_string(report.tensors) + "; " +
-         limits + "): " + std::to_string(report.missing.size()) + " missing, " + std::to_string(report.unexpected.size()) +
-         " unexpected, " + std::to_string(report.shapes.size()) + " of another shape, " + std::to_string(report.dtypes.size()) +
-         " of another dtype, " + std::to_string(report.values.size()) + " of other values";
+  const std::size_t differing = differing_tensors(report);
+  return std::to_string(differing) + (differing == 1 ? " tensor differs" : " tensors differ") + " (the reference has " +
+         std::to_string(report.tensors) + "; " + limits + "): " + std::to_string(report.missing.size()) + " missing, " +
+         std::to_string(report.unexpected.size()) + " unexpected, " + std::to_string(report.shapes.size()) + " of another shape, " +
+         std::to_string(report.dtypes.size()) + " of another dtype, " + std::to_string(report.values.size()) + " of other values";
 }
 
 Json json_of(const std::vector<OneSided>& tensors) {

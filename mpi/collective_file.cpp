@@ -99,7 +99,8 @@ std::unique_ptr<SharedFile> open_collective_file(Comm& comm, MPI_Comm handle, co
   });
   MPI_File file = MPI_FILE_NULL;
   const int code = MPI_File_open(handle, path.c_str(), MPI_MODE_RDWR, info->get(), &file);
-  agree(comm, "open", code == MPI_SUCCESS ? std::nullopt : std::optional(Error(ErrorCode::io, path + ": MPI_File_open: " + mpi_text(code))));
+  agree(comm, "open",
+        code == MPI_SUCCESS ? std::nullopt : std::optional(Error(ErrorCode::io, path + ": MPI_File_open: " + mpi_text(code))));
   return std::make_unique<CollectiveFile>(path, file);
 }
 

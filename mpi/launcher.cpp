@@ -33,7 +33,8 @@ Environment process_environment() {
 
 Launch find_launch(const Environment& environment) {
   Launch launch;
-  constexpr Launcher launchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}, {"PMI_SIZE", "PMI_RANK"}, {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+  constexpr Launcher launchers[] = {
+      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}, {"PMI_SIZE", "PMI_RANK"}, {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
   const bool by_pmix = environment("PMIX_RANK").has_value();
   for (const Launcher& launcher : launchers) {
     launch.tasks = number_in(environment, launcher.size);
@@ -47,15 +48,19 @@ Launch find_launch(const Environment& environment) {
     launch.rank = number_in(environment, "PMIX_RANK").value_or(0);
   }
   launch.can_connect = launch.variable != "SLURM_STEP_NUM_TASKS" || by_pmix || environment("PMI_RANK") || environment("PMI_FD");
-  launch.one_node = launch.variable == "OMPI_COMM_WORLD_SIZE" ? number_in(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") == launch.tasks
-                                                              : launch.variable == "SLURM_STEP_NUM_TASKS" && number_in(environment, "SLURM_STEP_NUM_NODES") == 1;
+  launch.one_node = launch.variable == "OMPI_COMM_WORLD_SIZE"
+                        ? number_in(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") == launch.tasks
+                        : launch.variable == "SLURM_STEP_NUM_TASKS" && number_in(environment, "SLURM_STEP_NUM_NODES") == 1;
   return launch;
 }
 
 std::string advice_for_singletons(const Launch& launch) {
-  const std::string found = launch.tasks ? launch.variable + " says " + std::to_string(*launch.tasks) + " tasks" : launch.variable + " says that there is a launcher";
-  return found + ", but MPI sees only this one: the launcher did not connect them; with srun use --mpi=pmix (srun --mpi=list shows what there is), or start with "
-                 "the mpirun of the MPI that unshard was built with";
+  const std::string found = launch.tasks ? launch.variable + " says " + std::to_string(*launch.tasks) + " tasks"
+                                         : launch.variable + " says that there is a launcher";
+  return found +
+         ", but MPI sees only this one: the launcher did not connect them; with srun use --mpi=pmix (srun --mpi=list shows what there is), "
+         "or start with "
+         "the mpirun of the MPI that unshard was built with";
 }
 
 }  // namespace unshard

@@ -14,11 +14,11 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 [[nodiscard]] Environment process_environment();
 
 struct Launch {
-  std::string variable;              ///< that told: "OMPI_COMM_WORLD_SIZE"; empty: no launcher
+  std::string variable;                ///< that told: "OMPI_COMM_WORLD_SIZE"; empty: no launcher
   std::optional<std::uint64_t> tasks;  ///< how many it started, where that is told
-  std::uint64_t rank = 0;            ///< of this process, as the launcher counts; 0 where it is not told
-  bool one_node = false;             ///< all tasks are on this node
-  bool can_connect = true;           ///< false: started by srun without a way for MPI to find the other tasks
+  std::uint64_t rank = 0;              ///< of this process, as the launcher counts; 0 where it is not told
+  bool one_node = false;               ///< all tasks are on this node
+  bool can_connect = true;             ///< false: started by srun without a way for MPI to find the other tasks
 
   /// One task needs no MPI: every command gives the same bytes for any number of ranks.
   [[nodiscard]] bool needs_mpi() const { return !variable.empty() && tasks != 1; }

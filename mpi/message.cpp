@@ -28,7 +28,8 @@ bool Message::test() {
   int count = 0;
   check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
   if (static_cast<std::uint64_t>(count) != *expected_bytes_) {
-    throw Error(ErrorCode::internal, "a message of " + std::to_string(count) + " bytes for a receive of " + std::to_string(*expected_bytes_) + " bytes");
+    throw Error(ErrorCode::internal,
+                "a message of " + std::to_string(count) + " bytes for a receive of " + std::to_string(*expected_bytes_) + " bytes");
   }
   return true;
 }

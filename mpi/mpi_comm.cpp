@@ -145,8 +145,8 @@ std::vector<Bytes> MpiComm::gather_all(const Bytes& mine) {
   const Layout layout(sizes);
   Bytes all(total);
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallgatherv(mine.data(), to_int(mine.size()), MPI_BYTE, all.data(), layout.counts.data(), layout.displacements.data(), MPI_BYTE, comm_.get(),
-                        &request),
+  check(MPI_Iallgatherv(mine.data(), to_int(mine.size()), MPI_BYTE, all.data(), layout.counts.data(), layout.displacements.data(), MPI_BYTE,
+                        comm_.get(), &request),
         "MPI_Iallgatherv");
   wait_for(request, "MPI_Iallgatherv");
   return layout.split(all);
@@ -183,7 +183,8 @@ void MpiComm::post_pieces(std::vector<MPI_Request>& requests, int from, std::spa
 
 std::vector<Bytes> MpiComm::all_to_all(std::vector<Bytes> to_each) {
   if (to_each.size() != static_cast<std::size_t>(size_)) {
-    throw Error(ErrorCode::internal, "all_to_all with " + std::to_string(to_each.size()) + " parts for " + std::to_string(size_) + " ranks");
+    throw Error(ErrorCode::internal,
+                "all_to_all with " + std::to_string(to_each.size()) + " parts for " + std::to_string(size_) + " ranks");
   }
   std::vector<std::uint64_t> out, in(to_each.size());
   for (const Bytes& part : to_each) out.push_back(part.size());

@@ -7,8 +7,8 @@
 
 namespace unshard {
 
-/// Collective. A node is a running kernel and a mount namespace on it: what sees the same local files. MPI's own notion (ranks that can share memory) is
-/// wider: two containers on one host share memory but not their disks.
+/// Collective. A node is a running kernel and a mount namespace on it: what sees the same local files. MPI's own notion (ranks that can
+/// share memory) is wider: two containers on one host share memory but not their disks.
 [[nodiscard]] NodeMap find_nodes(MPI_Comm comm);
 
 /// Local. The nodes of the ranks of `part`, which was split off from `whole`.

@@ -18,7 +18,9 @@ namespace unshard {
 namespace {
 
 /// How long a failed rank waits for the others before it ends the job. Lower ranks first, so that one of them speaks.
-std::chrono::milliseconds patience(int rank) { return std::chrono::milliseconds(4000 + 100 * std::min(rank, 20)); }
+std::chrono::milliseconds patience(int rank) {
+  return std::chrono::milliseconds(4000 + 100 * std::min(rank, 20));
+}
 
 bool mpi_is_running() {
   int started = 0, ended = 0;
@@ -27,7 +29,8 @@ bool mpi_is_running() {
   return started != 0 && ended == 0;
 }
 
-/// Open MPI tries the transports of a cluster first, which costs 0.2 s; on one node only shared memory can win. What the user has set stays.
+/// Open MPI tries the transports of a cluster first, which costs 0.2 s; on one node only shared memory can win. What the user has set
+/// stays.
 void prefer_shared_memory() {
 #ifdef OMPI_MAJOR_VERSION
   constexpr const char* transports = OMPI_MAJOR_VERSION < 5 ? "self,vader,tcp" : "self,sm,tcp";
@@ -89,7 +92,8 @@ Runtime::Runtime(const Launch& launch) {
   if (alone || provided < MPI_THREAD_FUNNELED) {
     MPI_Finalize();
     uses_mpi_ = false;
-    throw Error(ErrorCode::mpi, "start: " + (alone ? advice_for_singletons(launch) : "this MPI library can't be used by a program with threads"));
+    throw Error(ErrorCode::mpi,
+                "start: " + (alone ? advice_for_singletons(launch) : "this MPI library can't be used by a program with threads"));
   }
   check(MPI_Comm_dup(MPI_COMM_WORLD, &closing_), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(closing_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

@@ -20,8 +20,8 @@ struct Ending {
 
 class Runtime {
  public:
-  /// Collective. Starts MPI if a launcher started several tasks; otherwise there is one rank and MPI is not touched. Throws Error(mpi) when the launcher's
-  /// tasks did not find each other.
+  /// Collective. Starts MPI if a launcher started several tasks; otherwise there is one rank and MPI is not touched. Throws Error(mpi) when
+  /// the launcher's tasks did not find each other.
   explicit Runtime(const Launch& launch);
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -29,8 +29,9 @@ class Runtime {
 
   [[nodiscard]] Comm& comm() { return *comm_; }
 
-  /// Collective. All ranks meet, rank 0 prints the error line, if any, MPI ends, and every rank gets the same exit code. A rank that has failed where
-  /// the others have not (they wait in a collective call that it never enters) waits a few seconds, prints its line and ends the job.
+  /// Collective. All ranks meet, rank 0 prints the error line, if any, MPI ends, and every rank gets the same exit code. A rank that has
+  /// failed where the others have not (they wait in a collective call that it never enters) waits a few seconds, prints its line and ends
+  /// the job.
   [[nodiscard]] int finish(const Ending& mine);
 
  private:

@@ -13,7 +13,9 @@ Bytes to_bytes(std::string_view text) {
   return bytes;
 }
 
-std::string to_text(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string to_text(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 std::string where(const Comm& comm) {
   if (comm.size() == 1) return "";

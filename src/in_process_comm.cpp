@@ -19,7 +19,8 @@ namespace {
 
 class InProcessRequest final : public Request {
  public:
-  InProcessRequest(std::shared_ptr<World> world, int rank, std::shared_ptr<InProcessPost> post) : world_(std::move(world)), rank_(rank), post_(std::move(post)) {}
+  InProcessRequest(std::shared_ptr<World> world, int rank, std::shared_ptr<InProcessPost> post)
+      : world_(std::move(world)), rank_(rank), post_(std::move(post)) {}
   ~InProcessRequest() override { world_->drop(rank_, *post_); }
   bool test() override { return world_->test(rank_, *post_); }
   void wait() override { world_->wait(rank_, *post_); }
@@ -68,13 +69,25 @@ class InProcessComm final : public Comm {
 
   std::unique_ptr<Request> send(int to, int tag, std::span<const std::byte> data) override {
     check_call_size(data.size(), "a message");
-    return post({.group = &group_, .from = world_rank_, .to = group_.members.at(to), .tag = tag, .sends = true, .source = data.data(),
-                 .destination = nullptr, .size = data.size()});
+    return post({.group = &group_,
+                 .from = world_rank_,
+                 .to = group_.members.at(to),
+                 .tag = tag,
+                 .sends = true,
+                 .source = data.data(),
+                 .destination = nullptr,
+                 .size = data.size()});
   }
   std::unique_ptr<Request> receive(int from, int tag, std::span<std::byte> data) override {
     check_call_size(data.size(), "a message");
-    return post({.group = &group_, .from = group_.members.at(from), .to = world_rank_, .tag = tag, .sends = false, .source = nullptr,
-                 .destination = data.data(), .size = data.size()});
+    return post({.group = &group_,
+                 .from = group_.members.at(from),
+                 .to = world_rank_,
+                 .tag = tag,
+                 .sends = false,
+                 .source = nullptr,
+                 .destination = data.data(),
+                 .size = data.size()});
   }
 
   std::unique_ptr<Comm> split(int color) override {
@@ -125,7 +138,8 @@ std::uint64_t InProcessComm::reduce_all(std::uint64_t value, Reduction how) {
 
 std::vector<Bytes> InProcessComm::all_to_all(std::vector<Bytes> to_each) {
   if (to_each.size() != group_.members.size()) {
-    throw Error(ErrorCode::internal, "all_to_all with " + std::to_string(to_each.size()) + " parts for " + std::to_string(size()) + " ranks");
+    throw Error(ErrorCode::internal,
+                "all_to_all with " + std::to_string(to_each.size()) + " parts for " + std::to_string(size()) + " ranks");
   }
   const auto met = meet("all_to_all", std::move(to_each));
   std::vector<Bytes> result;

@@ -1,7 +1,7 @@
 // The world of ranks that are threads of one process: who runs, which messages are under way, who meets in which collective call.
 //
-// One rank has the turn; all others wait. A rank gives the turn away at every call, to a rank that can go on, drawn with the seed. So a schedule can be
-// repeated, and when no rank can go on that is a deadlock, known at once.
+// One rank has the turn; all others wait. A rank gives the turn away at every call, to a rank that can go on, drawn with the seed. So a
+// schedule can be repeated, and when no rank can go on that is a deadlock, known at once.
 #pragma once
 
 #include <chrono>

@@ -82,7 +82,8 @@ class StreamLog final : public Log {
 void StreamLog::data(const std::string& text) {
   const std::lock_guard lock(mutex_);
   if (bar_shown_) write_to_stderr(erased());
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fputc('\n', stdout) != EOF && std::fflush(stdout) == 0;
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fputc('\n', stdout) != EOF && std::fflush(stdout) == 0;
   if (!written && errno == EPIPE) std::clearerr(stdout);
 }
 

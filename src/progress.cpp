@@ -17,7 +17,9 @@ double fraction(const Progress& progress) {
   return std::min(1.0, static_cast<double>(progress.done_bytes) / static_cast<double>(progress.total_bytes));
 }
 
-std::string percent(const Progress& progress) { return std::to_string(static_cast<int>(fraction(progress) * 100)) + " %"; }
+std::string percent(const Progress& progress) {
+  return std::to_string(static_cast<int>(fraction(progress) * 100)) + " %";
+}
 
 double bytes_per_second(const Progress& progress) {
   return progress.seconds > 0 ? static_cast<double>(progress.done_bytes) / progress.seconds : 0;
@@ -34,7 +36,8 @@ std::string speed_and_rest(const Progress& progress) {
     std::snprintf(clock.data(), clock.size(), "%llu:%02llu:%02llu", static_cast<unsigned long long>(left / 3600),
                   static_cast<unsigned long long>(left / 60 % 60), static_cast<unsigned long long>(left % 60));
   } else {
-    std::snprintf(clock.data(), clock.size(), "%llu:%02llu", static_cast<unsigned long long>(left / 60), static_cast<unsigned long long>(left % 60));
+    std::snprintf(clock.data(), clock.size(), "%llu:%02llu", static_cast<unsigned long long>(left / 60),
+                  static_cast<unsigned long long>(left % 60));
   }
   return text + ", " + clock.data() + " left";
 }

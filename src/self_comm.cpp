@@ -122,6 +122,8 @@ class SelfComm final : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> self_comm() { return std::make_unique<SelfComm>(); }
+std::unique_ptr<Comm> self_comm() {
+  return std::make_unique<SelfComm>();
+}
 
 }  // namespace unshard

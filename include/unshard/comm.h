@@ -70,8 +70,8 @@ class Comm {
   /// Ranks with the same `color` form a new communicator, ordered by rank.
   [[nodiscard]] virtual std::unique_ptr<Comm> split(int color) = 0;
   /// Opens an existing file for collective writing. `hints`: MPI-IO info keys. Throws on every rank if any rank fails.
-  [[nodiscard]] virtual std::unique_ptr<SharedFile> open_shared(
-      const std::string& path, const std::vector<std::pair<std::string, std::string>>& hints) = 0;
+  [[nodiscard]] virtual std::unique_ptr<SharedFile> open_shared(const std::string& path,
+                                                                const std::vector<std::pair<std::string, std::string>>& hints) = 0;
 };
 
 /// The communicator of a plain command: one rank on this host, no MPI.

@@ -20,18 +20,18 @@ constexpr Later later_commands[] = {
 };
 
 constexpr Later later_options[] = {
-    {"--quantize", "merge without it and quantise the result"},
-    {"--cache-dir", "leave it out; the headers are read each time"},
-    {"--restart", "leave it out; every run starts anew"},
-    {"--html", "leave it out; --json gives the same facts"},
-    {"--lora-alpha", "leave it out; only --lora drop works"},
-    {"--hf-upload-path", "merge, then run: hf upload REPO TARGET_DIR"},
+    {"--quantize", "merge without it and quantise the result"}, {"--cache-dir", "leave it out; the headers are read each time"},
+    {"--restart", "leave it out; every run starts anew"},       {"--html", "leave it out; --json gives the same facts"},
+    {"--lora-alpha", "leave it out; only --lora drop works"},   {"--hf-upload-path", "merge, then run: hf upload REPO TARGET_DIR"},
 };
 
-std::string_view name_of_option(std::string_view argument) { return argument.substr(0, argument.find('=')); }
+std::string_view name_of_option(std::string_view argument) {
+  return argument.substr(0, argument.find('='));
+}
 
 [[noreturn]] void refuse(const Later& later) {
-  throw Error(ErrorCode::unsupported, "options: " + std::string(later.word) + " is not supported by this version; " + std::string(later.advice));
+  throw Error(ErrorCode::unsupported,
+              "options: " + std::string(later.word) + " is not supported by this version; " + std::string(later.advice));
 }
 
 }  // namespace

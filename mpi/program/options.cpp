@@ -25,7 +25,9 @@ constexpr std::array config_numbers = {"--num-attention-heads", "--num-key-value
 constexpr int most_threads = 256;
 constexpr int most_ranks = 1'000'000;
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::usage, "usage: " + text); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCode::usage, "usage: " + text);
+}
 
 template <class Names>
 bool holds(const Names& names, const std::string& name) {
@@ -77,11 +79,18 @@ CLI::Option* add_folder(CLI::App& app, const std::string& names, std::string& to
 
 /// An option that may be given several times, each time with one text.
 CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<std::string>& to, const std::string& help) {
-  return app.add_option(name, to, help)->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->type_name("TEXT");
+  return app.add_option(name, to, help)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("TEXT");
 }
 
 CLI::Option* add_size(CLI::App& app, const std::string& name, std::uint64_t& to, const std::string& help) {
-  return app.add_option_function<std::string>(name, [&to, name](const std::string& value) { to = parse_size(value, name); }, help)->type_name("SIZE");
+  return app
+      .add_option_function<std::string>(
+          name, [&to, name](const std::string& value) { to = parse_size(value, name); }, help)
+      ->type_name("SIZE");
 }
 
 /// A whole number of 1 or more. Read as signed: CLI11 would take -1 for a large one.
@@ -115,7 +124,9 @@ void add_backend(CLI::App& app, std::string& backend, const Abilities& abilities
 
 void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
   add_backend(app, input.backend, abilities);
-  app.add_option("--num-threads", input.threads, "I/O threads of each rank (default 4)")->check(CLI::Range(1, most_threads))->type_name("N");
+  app.add_option("--num-threads", input.threads, "I/O threads of each rank (default 4)")
+      ->check(CLI::Range(1, most_threads))
+      ->type_name("N");
   add_size(app, "--buffer-size", input.buffer_bytes, "bound of all buffers of a rank together (default 256MiB)");
   app.add_flag("--low-cpu-mem-usage", input.low_cpu_mem_usage, "small windows, one in flight: at most 64 MiB of buffers per rank");
   add_list(app, "--local-dir", input.local_dirs, "folder of the checkpoint; several, repeated or with commas, for parts on several disks")
@@ -147,13 +158,14 @@ void set_lora(MapOptions& map, const std::string& value) {
 void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config) {
   add_text(app, "--model-type", map.model_type, "family of name rules (default: model_type of config.json)");
   add_folder(app, "--hf-config,--hf-model-path", hf_config, "folder with config.json, tokenizer … (default: found beside the checkpoint)");
-  add_text(app, "--custom-mapping", map.custom_mapping_path, "JSON file of name rules that come before the family's")->type_name("FILE");
-  app.add_option_function<std::string>("--dtype", [&map](const std::string& value) { set_dtype(map.dtype, value); },
-                                       "auto (config.json's), keep (as stored), bfloat16, float16, float32")
+  app.add_option_function<std::string>(
+         "--dtype", [&map](const std::string& value) { set_dtype(map.dtype, value); },
+         "auto (config.json's), keep (as stored), bfloat16, float16, float32")
       ->type_name("TYPE");
   app.add_flag("--tie-word-embedding", map.tie_word_embedding, "the output layer is the embedding (normally config.json says so)");
   app.add_flag("--is-value-model", map.is_value_model, "the head is a value head");
-  app.add_option_function<std::string>("--lora", [&map](const std::string& value) { set_lora(map, value); }, "LoRA tensors in the checkpoint: drop")
+  app.add_option_function<std::string>(
+         "--lora", [&map](const std::string& value) { set_lora(map, value); }, "LoRA tensors in the checkpoint: drop")
       ->type_name("WHAT");
   add_list(app, "--allow-missing", map.allow_missing, "glob of names that may be missing; repeatable");
   add_list(app, "--drop", map.drop, "glob of names that are left out; repeatable");
@@ -161,7 +173,9 @@ void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config) {
 
 void add_without_effect(CLI::App& app, std::vector<std::string>& notes) {
   for (const std::string name : accepted_without_effect) {
-    app.add_flag_function(name, [&notes, name](std::int64_t) { notes.push_back(name + " has no effect here"); }, "accepted, no effect")->group("");
+    app.add_flag_function(
+           name, [&notes, name](std::int64_t) { notes.push_back(name + " has no effect here"); }, "accepted, no effect")
+        ->group("");
   }
 }
 
@@ -169,7 +183,8 @@ void add_config_numbers(CLI::App& app, std::vector<std::pair<std::string, std::u
   for (const std::string name : config_numbers) {
     std::string key = name.substr(2);
     std::replace(key.begin(), key.end(), '-', '_');
-    add_count(app, name, [&overrides, key](std::uint64_t value) { overrides.emplace_back(key, value); }, "instead of config.json's " + key);
+    add_count(
+        app, name, [&overrides, key](std::uint64_t value) { overrides.emplace_back(key, value); }, "instead of config.json's " + key);
   }
 }
 
@@ -201,7 +216,8 @@ void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities)
          },
          listed(abilities.outputs))
       ->type_name("FORMAT");
-  app.add_option_function<std::string>("--io", [&merge](const std::string& value) { set_io(merge.io, value); }, "auto, collective or posix writes")
+  app.add_option_function<std::string>(
+         "--io", [&merge](const std::string& value) { set_io(merge.io, value); }, "auto, collective or posix writes")
       ->type_name("HOW");
   app.add_option_function<std::vector<std::string>>(
          "--mpi-info",
@@ -214,9 +230,13 @@ void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->type_name("K=V");
   CLI::Option* dry_run = app.add_flag("--dry-run", merge.dry_run, "print the plan and move no bytes");
-  app.add_option("--ranks", merge.dry_run_ranks, "with --dry-run: plan for so many ranks")->check(CLI::Range(1, most_ranks))->needs(dry_run)->type_name("N");
+  app.add_option("--ranks", merge.dry_run_ranks, "with --dry-run: plan for so many ranks")
+      ->check(CLI::Range(1, most_ranks))
+      ->needs(dry_run)
+      ->type_name("N");
   app.add_flag("--overwrite", merge.overwrite, "replace a model in the target folder");
-  app.add_flag_function("--no-verify", [&merge](std::int64_t) { merge.verify = false; }, "don't read back and compare checksums");
+  app.add_flag_function(
+      "--no-verify", [&merge](std::int64_t) { merge.verify = false; }, "don't read back and compare checksums");
   add_text(app, "--report", merge.report_path, "JSON report of every source and output tensor")->type_name("FILE");
 }
 
@@ -226,16 +246,18 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   app.callback([&line] {
     need({{"--local-dir", !line.merge.input.local_dirs.empty()}, {"--target-dir", !line.merge.target_dir.empty()}});
     line.command = Command::merge;
-    line.merge.custom_mapping_path = line.merge.map.custom_mapping_path;
   });
   add_input(app, merge.input, abilities);
   add_folder(app, "--target-dir", merge.target_dir, "folder of the model that is written (required)");
   add_mapping(app, merge.map, merge.hf_config);
+  add_text(app, "--custom-mapping", merge.custom_mapping_path, "JSON file of name rules that come before the family's")->type_name("FILE");
   add_config_numbers(app, merge.config_overrides);
   add_folder(app, "--like", merge.like_dir, "follow names, dtypes and expert layout of this model folder");
   add_folder(app, "--fill-missing-from", merge.fill_missing_from, "tensors that the checkpoint lacks come from this model folder");
   CLI::Option* stage = app.add_option("--stage", merge.stage, "staged merge: 1 or 2")->check(CLI::Range(1, 2))->type_name("N");
-  add_count(app, "--stage-layers", [&merge](std::uint64_t value) { merge.stage_layers = value; }, "layers of stage 1 (default 10)")->needs(stage);
+  add_count(
+      app, "--stage-layers", [&merge](std::uint64_t value) { merge.stage_layers = value; }, "layers of stage 1 (default 10)")
+      ->needs(stage);
   add_writing(app, merge, abilities);
   add_lines(app, line);
   add_without_effect(app, line.notes);
@@ -282,7 +304,9 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
 void add_inspect(CLI::App& root, CommandLine& line) {
   CLI::App& app = *root.add_subcommand("inspect", "list what a file or folder of any format holds");
   CLI::Option* path = add_text(app, "path", line.inspect_path, "file or folder")->type_name("PATH");
-  app.add_flag_function("--families", [&line](std::int64_t) { line.command = Command::families; }, "list the model families with name rules")->excludes(path);
+  app.add_flag_function(
+         "--families", [&line](std::int64_t) { line.command = Command::families; }, "list the model families with name rules")
+      ->excludes(path);
   app.callback([&line] {
     if (line.command == Command::families) return;
     line.command = Command::inspect;

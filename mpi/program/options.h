@@ -30,8 +30,8 @@ struct Abilities {
   std::vector<std::string> outputs;
 };
 
-/// Local. `arguments` without the program's name. Names of options may be written with `_` for `-`. Throws Error(usage) for what is wrong and
-/// Error(unsupported) for what is not there yet, both in one line.
+/// Local. `arguments` without the program's name. Names of options may be written with `_` for `-`. Throws Error(usage) for what is wrong
+/// and Error(unsupported) for what is not there yet, both in one line.
 [[nodiscard]] CommandLine parse_command_line(std::vector<std::string> arguments, const Abilities& abilities);
 
 }  // namespace unshard

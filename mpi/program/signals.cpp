@@ -19,7 +19,8 @@ std::atomic<int> received = 0;
 std::atomic<std::time_t> received_at = 0;
 std::atomic<bool> ends_at_once = false;
 std::atomic<bool> prints = false;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free && std::atomic<std::time_t>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<std::time_t>::is_always_lock_free);
 
 /// A launcher passes on what a whole process group has received already: that is one request, not two.
 constexpr std::time_t same_request_seconds = 2;
@@ -58,12 +59,16 @@ void watch_signals(OnSignal reaction, bool speaks) {
   for (const int number : watched) set_handler(number, note_signal);
 }
 
-void ignore_broken_pipes() { set_handler(SIGPIPE, SIG_IGN); }
+void ignore_broken_pipes() {
+  set_handler(SIGPIPE, SIG_IGN);
+}
 
 void ignore_signals() {
   for (const int number : watched) set_handler(number, SIG_IGN);
 }
 
-int received_signal() { return received; }
+int received_signal() {
+  return received;
+}
 
 }  // namespace unshard

@@ -19,17 +19,25 @@ struct Unit {
 
 constexpr std::uint64_t kilo = 1000, kibi = 1024;
 constexpr Unit units[] = {
-    {"", 1},           {"b", 1},
-    {"k", kilo},       {"kb", kilo},
-    {"m", kilo * kilo}, {"mb", kilo * kilo},
-    {"g", kilo * kilo * kilo}, {"gb", kilo * kilo * kilo},
-    {"t", kilo * kilo * kilo * kilo}, {"tb", kilo * kilo * kilo * kilo},
-    {"kib", kibi},     {"mib", kibi * kibi},
-    {"gib", kibi * kibi * kibi}, {"tib", kibi * kibi * kibi * kibi},
+    {"", 1},
+    {"b", 1},
+    {"k", kilo},
+    {"kb", kilo},
+    {"m", kilo* kilo},
+    {"mb", kilo* kilo},
+    {"g", kilo* kilo* kilo},
+    {"gb", kilo* kilo* kilo},
+    {"t", kilo* kilo* kilo* kilo},
+    {"tb", kilo* kilo* kilo* kilo},
+    {"kib", kibi},
+    {"mib", kibi* kibi},
+    {"gib", kibi* kibi* kibi},
+    {"tib", kibi* kibi* kibi* kibi},
 };
 
 [[noreturn]] void refuse(std::string_view text, std::string_view option) {
-  throw Error(ErrorCode::usage, "usage: " + std::string(option) + ": '" + printable(text) + "' is no size; write a whole number with a unit, such as 256MiB or 5GB");
+  throw Error(ErrorCode::usage, "usage: " + std::string(option) + ": '" + printable(text) +
+                                    "' is no size; write a whole number with a unit, such as 256MiB or 5GB");
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ TEST(Launcher, OfOneTaskNeedsNoMpi) {
 }
 
 TEST(Launcher, OfOpenMpiTellsRankAndNode) {
-  const Launch launch = launched_with({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_RANK", "3"}});
+  const Launch launch = launched_with(
+      {{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_RANK", "3"}});
   EXPECT_TRUE(launch.needs_mpi());
   EXPECT_EQ(launch.tasks, 4U);
   EXPECT_EQ(launch.rank, 3U);
@@ -38,7 +39,8 @@ TEST(Launcher, OfOpenMpiTellsRankAndNode) {
 
 TEST(Launcher, OfOpenMpiCountsBeforeSlurms) {
   // mpirun inside a Slurm job starts one daemon a node with srun; its variables are still there.
-  const Launch launch = launched_with({{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}});
+  const Launch launch =
+      launched_with({{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}});
   EXPECT_EQ(launch.tasks, 8U);
   EXPECT_EQ(launch.rank, 5U);
 }

@@ -22,9 +22,13 @@ std::vector<std::string> words(const std::string& text) {
 
 const Abilities abilities{.formats = {"fsdp", "hf"}, .outputs = {"safetensors"}};
 
-CommandLine parsed(const std::string& text) { return parse_command_line(words(text), abilities); }
+CommandLine parsed(const std::string& text) {
+  return parse_command_line(words(text), abilities);
+}
 
-CommandLine merged(const std::string& options) { return parsed("merge --local-dir a --target-dir t " + options); }
+CommandLine merged(const std::string& options) {
+  return parsed("merge --local-dir a --target-dir t " + options);
+}
 
 struct Refusal {
   ErrorCode code;
@@ -90,9 +94,12 @@ TEST(Merge, HasDefaults) {
 
 TEST(Merge, TakesEveryOption) {
   const CommandLine line = merged(
-      "--model-type qwen2 --hf-model-path h --custom-mapping m.json --dtype float16 --tie-word-embedding --is-value-model --num-attention-heads 16 --head_dim=8 "
-      "--lora drop --like l --fill-missing-from f --allow-missing x.* --allow-missing y --drop [ab],c --max-shard-size 5GiB --output-format safetensors --stage 1 "
-      "--stage-layers 3 --io collective --mpi-info a=b=c --mpi-info d=e --dry-run --ranks 64 --overwrite --no-verify --report r.json --num-threads 8 "
+      "--model-type qwen2 --hf-model-path h --custom-mapping m.json --dtype float16 --tie-word-embedding --is-value-model "
+      "--num-attention-heads 16 --head_dim=8 "
+      "--lora drop --like l --fill-missing-from f --allow-missing x.* --allow-missing y --drop [ab],c --max-shard-size 5GiB "
+      "--output-format safetensors --stage 1 "
+      "--stage-layers 3 --io collective --mpi-info a=b=c --mpi-info d=e --dry-run --ranks 64 --overwrite --no-verify --report r.json "
+      "--num-threads 8 "
       "--buffer-size 64MiB --json --verbose");
   const MergeOptions& merge = line.merge;
   EXPECT_EQ(merge.map.model_type, "qwen2");
@@ -172,9 +179,10 @@ TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
   expect_usage("check --local-dir a --verbose --quiet", "--quiet");
   expect_usage("check --local-dir a --backend pytorch", "'pytorch'");
   expect_usage("merge --local-dir a --target-dir t --target-dir u", "--target-dir");
-  for (const char* wrong : {"--dtype int8", "--lora keep", "--stage 3", "--io mmap", "--mpi-info a", "--mpi-info =b", "--num-threads 0", "--num-threads x",
-                            "--num-threads 1000000", "--buffer-size 12XB", "--buffer-size -1", "--max-shard-size 0", "--max-shard-size 1.5GB", "--head-dim 0",
-                            "--head-dim -4", "--ranks 4", "--stage-layers 4", "--stage-layers -4 --stage 1", "--output-format gguf"}) {
+  for (const char* wrong :
+       {"--dtype int8", "--lora keep", "--stage 3", "--io mmap", "--mpi-info a", "--mpi-info =b", "--num-threads 0", "--num-threads x",
+        "--num-threads 1000000", "--buffer-size 12XB", "--buffer-size -1", "--max-shard-size 0", "--max-shard-size 1.5GB", "--head-dim 0",
+        "--head-dim -4", "--ranks 4", "--stage-layers 4", "--stage-layers -4 --stage 1", "--output-format gguf"}) {
     const std::string name = std::string(wrong).substr(0, std::string(wrong).find(' '));
     expect_usage(std::string("merge --local-dir a --target-dir t ") + wrong, name);
   }
@@ -183,9 +191,10 @@ TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
 }
 
 TEST(LaterFeatures, AreRefusedByName) {
-  for (const char* option : {"--quantize fp8-block", "--quantize=fp8-block", "--cache-dir c", "--cache_dir=c", "--restart", "--lora-alpha 16", "--hf-upload-path org/name",
-                             "--hf_upload_path=org/name", "--lora extract", "--lora fold", "--output-format hdf5", "--backend megatron", "--backend dcp",
-                             "--backend deepspeed", "--backend accelerate"}) {
+  for (const char* option :
+       {"--quantize fp8-block", "--quantize=fp8-block", "--cache-dir c", "--cache_dir=c", "--restart", "--lora-alpha 16",
+        "--hf-upload-path org/name", "--hf_upload_path=org/name", "--lora extract", "--lora fold", "--output-format hdf5",
+        "--backend megatron", "--backend dcp", "--backend deepspeed", "--backend accelerate"}) {
     std::string name = std::string(option).substr(0, std::string(option).find_first_of(" ="));
     std::replace(name.begin(), name.end(), '_', '-');
     expect_unsupported(std::string("merge --local-dir a --target-dir t ") + option, name);
@@ -206,7 +215,8 @@ TEST(Sizes, HaveDecimalAndBinaryUnits) {
   EXPECT_EQ(parse_size("2T", "--x"), 2'000'000'000'000U);
   EXPECT_EQ(parse_size("17", "--x"), 17U);
   EXPECT_EQ(parse_size("18446744073709551615", "--x"), 18446744073709551615U);
-  for (const char* wrong : {"", "GB", "1.5GB", "-1", "+1", "5 GB", "5GBs", "18446744073709551616", "18446744073709551615KB", "0", "0GB", "0x10"}) {
+  for (const char* wrong :
+       {"", "GB", "1.5GB", "-1", "+1", "5 GB", "5GBs", "18446744073709551616", "18446744073709551615KB", "0", "0GB", "0x10"}) {
     EXPECT_THROW((void)parse_size(wrong, "--x"), Error) << wrong;
   }
 }

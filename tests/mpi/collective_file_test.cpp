@@ -1,4 +1,5 @@
-// A file that the ranks write together. MPI_File_write_at_all is redefined here, through MPI's profiling interface, to fail or to lie on one rank.
+// A file that the ranks write together. MPI_File_write_at_all is redefined here, through MPI's profiling interface, to fail or to lie on
+// one rank.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -99,7 +100,8 @@ TEST_F(CollectiveFile, FailsOnTheRankWhoseWriteFailedAndTheLoopGoesOn) {
         ADD_FAILURE() << "nothing was thrown";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), kind == Fault::no_space ? ErrorCode::no_space : ErrorCode::io);
-        EXPECT_NE(std::string(error.what()).find(path_ + ": 4 bytes at " + std::to_string(4 * failing) + " could not be written"), std::string::npos)
+        EXPECT_NE(std::string(error.what()).find(path_ + ": 4 bytes at " + std::to_string(4 * failing) + " could not be written"),
+                  std::string::npos)
             << error.what();
       }
     }

@@ -19,7 +19,9 @@ Bytes bytes_of(const std::string& text) {
   return bytes;
 }
 
-std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 class MpiComm : public testing::Test {
  protected:
@@ -50,7 +52,8 @@ TEST_F(MpiComm, GathersPartsOfDifferentSizes) {
   const std::string mine(rank_ * 3, static_cast<char>('a' + rank_));  // rank 0 sends nothing
   const auto expect_all = [&](const std::vector<Bytes>& all) {
     ASSERT_EQ(all.size(), ranks_);
-    for (std::uint64_t other = 0; other < ranks_; ++other) EXPECT_EQ(text_of(all[other]), std::string(other * 3, static_cast<char>('a' + other)));
+    for (std::uint64_t other = 0; other < ranks_; ++other)
+      EXPECT_EQ(text_of(all[other]), std::string(other * 3, static_cast<char>('a' + other)));
   };
   expect_all(comm_->gather_all(bytes_of(mine)));
   const int last = comm_->size() - 1;

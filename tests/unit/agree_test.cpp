@@ -17,7 +17,8 @@ std::string run_pipeline(int ranks, int failing_step, const std::function<bool(i
     run_ranks(ranks, {.seed = static_cast<std::uint64_t>(failing_step)}, [&](Comm& comm) {
       const auto work = [&](int step) {
         return collectively(comm, "step" + std::to_string(step), [&] {
-          if (step == failing_step && fails(comm.rank())) throw Error(ErrorCode::bad_input, "file" + std::to_string(comm.rank()) + ": is bad");
+          if (step == failing_step && fails(comm.rank()))
+            throw Error(ErrorCode::bad_input, "file" + std::to_string(comm.rank()) + ": is bad");
           return step;
         });
       };
@@ -42,10 +43,14 @@ TEST(Agree, GivesEveryRankTheFailureOfOneRank) {
     for (const int ranks : {2, 3, 4}) {
       ErrorCode code{};
       const std::string name = "step" + std::to_string(step);
-      EXPECT_EQ(run_pipeline(ranks, step, [](int rank) { return rank == 0; }, &code), name + ": file0: is bad (rank 0 on node0)");
+      EXPECT_EQ(run_pipeline(
+                    ranks, step, [](int rank) { return rank == 0; }, &code),
+                name + ": file0: is bad (rank 0 on node0)");
       EXPECT_EQ(code, ErrorCode::bad_input);
       const std::string last = std::to_string(ranks - 1);
-      EXPECT_EQ(run_pipeline(ranks, step, [&](int rank) { return rank == ranks - 1; }, &code), name + ": file" + last + ": is bad (rank " + last + " on node0)");
+      EXPECT_EQ(run_pipeline(
+                    ranks, step, [&](int rank) { return rank == ranks - 1; }, &code),
+                name + ": file" + last + ": is bad (rank " + last + " on node0)");
       EXPECT_EQ(code, ErrorCode::bad_input);
     }
   }
@@ -56,7 +61,9 @@ TEST(Agree, NamesTheLowestRankAndCountsTheOthers) {
   EXPECT_EQ(run_pipeline(4, 2, [](int rank) { return rank > 0; }), "step2: file1: is bad (rank 1 on node0), and 2 more ranks");
 }
 
-TEST(Agree, NamesNoRankWhenThereIsOnlyOne) { EXPECT_EQ(run_pipeline(1, 1, [](int) { return true; }), "step1: file0: is bad"); }
+TEST(Agree, NamesNoRankWhenThereIsOnlyOne) {
+  EXPECT_EQ(run_pipeline(1, 1, [](int) { return true; }), "step1: file0: is bad");
+}
 
 TEST(Agree, WorksOnThePlainCommandsCommunicator) {
   const auto comm = self_comm();

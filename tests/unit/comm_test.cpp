@@ -24,7 +24,9 @@ Bytes bytes_of(const std::string& text) {
   return bytes;
 }
 
-std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 /// Why a run failed; "" when it did not.
 std::string failure_of(int ranks, const InProcessOptions& options, const std::function<void(Comm&)>& body) {
@@ -36,7 +38,9 @@ std::string failure_of(int ranks, const InProcessOptions& options, const std::fu
   return "";
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 void use_every_collective(Comm& comm) {
   const auto ranks = static_cast<std::uint64_t>(comm.size());
@@ -57,7 +61,8 @@ void use_every_collective(Comm& comm) {
   for (std::uint64_t other = 0; other < ranks; ++other) to_each.push_back(bytes_of(std::to_string(rank) + ">" + std::to_string(other)));
   const std::vector<Bytes> received = comm.all_to_all(to_each);
   ASSERT_EQ(received.size(), ranks);
-  for (std::uint64_t other = 0; other < ranks; ++other) EXPECT_EQ(text_of(received[other]), std::to_string(other) + ">" + std::to_string(rank));
+  for (std::uint64_t other = 0; other < ranks; ++other)
+    EXPECT_EQ(text_of(received[other]), std::to_string(other) + ">" + std::to_string(rank));
 }
 
 /// Every rank sends to every rank, itself too, twice with one tag; the order of sends is the order of receives.
@@ -95,27 +100,29 @@ TEST(Messages, ArriveInOrderWithEverySeed) {
 }
 
 TEST(Split, MakesCommunicatorsThatDoNotHearEachOther) {
-  EXPECT_EQ(failure_of(4, {.ranks_per_node = 2}, [](Comm& comm) {
-              const auto half = comm.split(comm.rank() % 2);
-              EXPECT_EQ(half->size(), 2);
-              EXPECT_EQ(half->rank(), comm.rank() / 2);
-              EXPECT_EQ(half->reduce_all(comm.rank(), Reduction::sum), comm.rank() % 2 == 0 ? 2U : 4U);
-              EXPECT_EQ(half->node_count(), 2);
-              EXPECT_EQ(half->host_of(1), "node1");
-              exchange_with_everybody(*half);
-              const auto again = half->split(0);
-              EXPECT_EQ(again->size(), 2);
-            }),
+  EXPECT_EQ(failure_of(4, {.ranks_per_node = 2},
+                       [](Comm& comm) {
+                         const auto half = comm.split(comm.rank() % 2);
+                         EXPECT_EQ(half->size(), 2);
+                         EXPECT_EQ(half->rank(), comm.rank() / 2);
+                         EXPECT_EQ(half->reduce_all(comm.rank(), Reduction::sum), comm.rank() % 2 == 0 ? 2U : 4U);
+                         EXPECT_EQ(half->node_count(), 2);
+                         EXPECT_EQ(half->host_of(1), "node1");
+                         exchange_with_everybody(*half);
+                         const auto again = half->split(0);
+                         EXPECT_EQ(again->size(), 2);
+                       }),
             "");
 }
 
 TEST(Nodes, AreNumberedByFirstRank) {
-  EXPECT_EQ(failure_of(3, {.ranks_per_node = 2}, [](Comm& comm) {
-              EXPECT_EQ(comm.node_count(), 2);
-              EXPECT_EQ(comm.node_of(0), 0);
-              EXPECT_EQ(comm.node_of(1), 0);
-              EXPECT_EQ(comm.node_of(2), 1);
-            }),
+  EXPECT_EQ(failure_of(3, {.ranks_per_node = 2},
+                       [](Comm& comm) {
+                         EXPECT_EQ(comm.node_count(), 2);
+                         EXPECT_EQ(comm.node_of(0), 0);
+                         EXPECT_EQ(comm.node_of(1), 0);
+                         EXPECT_EQ(comm.node_of(2), 1);
+                       }),
             "");
 }
 
@@ -165,7 +172,8 @@ TEST(Deadlock, OfRanksThatOnlyTestIsFoundAfterTheDeadline) {
 }
 
 TEST(Deadlock, ByAMessageThatNeedsARankInsideACollectiveIsFoundByTheSchedule) {
-  // Rank 0 enters the barrier only when its message has arrived at rank 1, which may be in the barrier by then: a race that MPI's progress hides.
+  // Rank 0 enters the barrier only when its message has arrived at rank 1, which may be in the barrier by then: a race that MPI's progress
+  // hides.
   int found = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const std::string text = failure_of(2, {.seed = seed}, [](Comm& comm) {
@@ -206,23 +214,26 @@ TEST(Failure, InDifferentCollectiveCallsIsReported) {
 
 TEST(Failure, ToEndAMessageIsReported) {
   std::byte byte{};
-  EXPECT_TRUE(has(failure_of(2, {}, [&](Comm& comm) {
-                    if (comm.rank() == 0) (void)comm.send(1, 4, {&byte, 1});
-                  }),
+  EXPECT_TRUE(has(failure_of(2, {},
+                             [&](Comm& comm) {
+                               if (comm.rank() == 0) (void)comm.send(1, 4, {&byte, 1});
+                             }),
                   "rank 0 dropped a message of 1 bytes from rank 0 to rank 1, tag 4"));
   std::unique_ptr<Request> kept;
-  EXPECT_TRUE(has(failure_of(2, {}, [&](Comm& comm) {
-                    if (comm.rank() == 0) kept = comm.send(1, 4, {&byte, 1});
-                  }),
+  EXPECT_TRUE(has(failure_of(2, {},
+                             [&](Comm& comm) {
+                               if (comm.rank() == 0) kept = comm.send(1, 4, {&byte, 1});
+                             }),
                   "was never received"));
 }
 
 TEST(Failure, OfUnequalSizesIsReported) {
   std::array<std::byte, 8> bytes{};
-  EXPECT_TRUE(has(failure_of(2, {}, [&](Comm& comm) {
-                    const auto request = comm.rank() == 0 ? comm.send(1, 4, {bytes.data(), 5}) : comm.receive(0, 4, bytes);
-                    request->wait();
-                  }),
+  EXPECT_TRUE(has(failure_of(2, {},
+                             [&](Comm& comm) {
+                               const auto request = comm.rank() == 0 ? comm.send(1, 4, {bytes.data(), 5}) : comm.receive(0, 4, bytes);
+                               request->wait();
+                             }),
                   "is received into 8 bytes"));
 }
 
@@ -230,13 +241,14 @@ TEST(SharedFile, TakesEachRanksRange) {
   const auto path = std::filesystem::temp_directory_path() / ("comm_test_" + std::to_string(getpid()));
   for (const int ranks : {1, 2, 3}) {
     std::ofstream(path) << std::string(4 * ranks, '.');
-    EXPECT_EQ(failure_of(ranks, {}, [&](Comm& comm) {
-                const auto file = comm.open_shared(path, {});
-                const std::string mine(4, static_cast<char>('a' + comm.rank()));
-                file->write_at_all(4 * comm.rank(), std::as_bytes(std::span(mine)));
-                file->write_at_all(0, {});
-                file->close();
-              }),
+    EXPECT_EQ(failure_of(ranks, {},
+                         [&](Comm& comm) {
+                           const auto file = comm.open_shared(path, {});
+                           const std::string mine(4, static_cast<char>('a' + comm.rank()));
+                           file->write_at_all(4 * comm.rank(), std::as_bytes(std::span(mine)));
+                           file->write_at_all(0, {});
+                           file->close();
+                         }),
               "");
     std::ostringstream content;
     content << std::ifstream(path).rdbuf();

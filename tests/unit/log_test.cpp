@@ -36,7 +36,9 @@ TEST(Log, ShowsWhatWasAskedFor) {
   EXPECT_EQ(printed(0, Verbosity::quiet), "|{}\n");
 }
 
-TEST(Log, OfOtherRanksIsSilent) { EXPECT_EQ(printed(1, Verbosity::verbose), "|"); }
+TEST(Log, OfOtherRanksIsSilent) {
+  EXPECT_EQ(printed(1, Verbosity::verbose), "|");
+}
 
 TEST(Log, GivesOneProgressLineForAQuickStepWithoutATerminal) {
   testing::internal::CaptureStderr();

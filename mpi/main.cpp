@@ -48,9 +48,11 @@ std::string mpi_library() {
 
 std::string version_text() {
   const auto line = [](const char* what, std::string_view value) { return std::string(what) + ": " + std::string(value) + "\n"; };
-  return "unshard " + std::string(build_info::version) + "\n" + line("build", std::string(build_info::build_type) + ", " + std::string(build_info::compiler)) +
-         line("MPI", mpi_library()) + line("LibTorch", build_info::libtorch_version) + line("HDF5", build_info::hdf5_version) +
-         line("formats", joined(abilities().formats)) + line("outputs", joined(abilities().outputs)) + line("families", joined(family_names()));
+  return "unshard " + std::string(build_info::version) + "\n" +
+         line("build", std::string(build_info::build_type) + ", " + std::string(build_info::compiler)) + line("MPI", mpi_library()) +
+         line("LibTorch", build_info::libtorch_version) + line("HDF5", build_info::hdf5_version) +
+         line("formats", joined(abilities().formats)) + line("outputs", joined(abilities().outputs)) +
+         line("families", joined(family_names()));
 }
 
 /// What needs no ranks; none for a real command.
@@ -74,6 +76,7 @@ int print_to_stdout(const std::string& text) {
 /// The first error of a report of `check` (which rank 0 has), as one line.
 std::string first_finding(const std::string& report) {
   const nlohmann::json json = nlohmann::json::parse(report, nullptr, false);
+  if (!json.is_object()) return "the checkpoint is not complete";
   std::string text;
   std::size_t others = 0;
   for (const nlohmann::json& finding : json.value("findings", nlohmann::json::array())) {
@@ -102,7 +105,9 @@ Ending run_command(const Session& session, CommandLine& line) {
   } else if (line.command == Command::test) {
     TestResult result = test(session, line.test);
     json = std::move(result.json);
-    if (!result.equal) ending = {static_cast<int>(ErrorCode::verification), "test: the models differ; without --quiet, or with --json, the differences are listed"};
+    if (!result.equal)
+      ending = {static_cast<int>(ErrorCode::verification),
+                "test: the models differ; without --quiet, or with --json, the differences are listed"};
   } else {
     json = inspect(session, line.inspect_path, line.json);
   }
@@ -129,7 +134,8 @@ Ending run_on_this_rank(Comm& comm, CommandLine& line) {
   }
 }
 
-/// MPI did not start. Each task is alone, so the one that the launcher counts first speaks; the launcher may end the others at the first exit.
+/// MPI did not start. Each task is alone, so the one that the launcher counts first speaks; the launcher may end the others at the first
+/// exit.
 int give_up(const Launch& launch, const Ending& ending) {
   if (launch.rank == 0) {
     print_error(ending.text);

@@ -50,7 +50,8 @@ Steps steps_in(const Part& part, std::size_t dim, const Chunk& chunk) {
 }
 
 /// What one chunk gives to one part of a target; none if they don't meet. `first` is the target's element at byte `at` of the range.
-std::optional<Copy> copy_of_chunk(const Part& part, const Chunk& chunk, const Target& target, DType stored, std::uint64_t first, std::uint64_t at) {
+std::optional<Copy> copy_of_chunk(const Part& part, const Chunk& chunk, const Target& target, DType stored, std::uint64_t first,
+                                  std::uint64_t at) {
   Copy copy;
   copy.slice = {chunk.file, stored, target.dtype, chunk.big_endian, chunk.position, {}, {}};
   std::array<Steps, max_rank> steps{};
@@ -68,7 +69,8 @@ std::optional<Copy> copy_of_chunk(const Part& part, const Chunk& chunk, const Ta
     const int source = part.source_dim[d];
     if (source < 0) continue;
     element += steps[source].lo * part.target_step[d] * row_major[d];
-    dims.push_back({steps[source].hi - steps[source].lo, part.source_step[source] * chunk.strides[source], part.target_step[d] * row_major[d]});
+    dims.push_back(
+        {steps[source].hi - steps[source].lo, part.source_step[source] * chunk.strides[source], part.target_step[d] * row_major[d]});
   }
   copy.target = at + (element - first) * info(target.dtype).size_bytes;
   set_dims(dims, copy);
@@ -103,9 +105,13 @@ void add_boxes(const Shape& shape, std::size_t dim, Box box, std::uint64_t first
 
 }  // namespace
 
-std::uint64_t dense_bytes(const Slice& slice) { return volume(slice.extent) * info(slice.to).size_bytes; }
+std::uint64_t dense_bytes(const Slice& slice) {
+  return volume(slice.extent) * info(slice.to).size_bytes;
+}
 
-bool is_dense(const Copy& copy) { return copy.taken_bytes == 0 && copy.target_stride == row_major_strides(copy.slice.extent); }
+bool is_dense(const Copy& copy) {
+  return copy.taken_bytes == 0 && copy.target_stride == row_major_strides(copy.slice.extent);
+}
 
 void place(const Copy& copy, std::span<const std::byte> dense, std::span<std::byte> output) {
   if (copy.taken_bytes != 0)
@@ -123,14 +129,21 @@ std::vector<Box> boxes_of_range(const Shape& shape, std::uint64_t first, std::ui
   return boxes;
 }
 
-Assembler::Assembler(const std::vector<TensorRow>& tensors, const Targets& targets, const Plan& plan, const ChunkTable& chunks)
-    : tensors_(tensors), targets_(targets), plan_(plan), chunks_(chunks), widest_(tensors.size(), 0) {
-  for (const Chunk& chunk : chunks.chunks)
+ChunkIndex::ChunkIndex(std::span<const Chunk> chunks, std::size_t tensor_count)
+    : chunks_(chunks), first_(tensor_count + 1, 0), widest_(tensor_count, 0) {
+  for (const Chunk& chunk : chunks) {
+    ++first_[chunk.tensor + 1];
     if (!chunk.box.extent.empty()) widest_[chunk.tensor] = std::max(widest_[chunk.tensor], chunk.box.extent[0]);
+  }
+  for (std::size_t t = 0; t < tensor_count; ++t) first_[t + 1] += first_[t];
 }
 
-std::span<const Chunk> Assembler::near(const Part& part) const {
-  const std::span<const Chunk> all = chunks_.of(part.source);
+std::span<const Chunk> ChunkIndex::of(TensorId tensor) const {
+  return chunks_.subspan(first_[tensor], first_[tensor + 1] - first_[tensor]);
+}
+
+std::span<const Chunk> ChunkIndex::near(const Part& part) const {
+  const std::span<const Chunk> all = of(part.source);
   if (part.source_box.offset.empty() || all.empty()) return all;
   const std::uint64_t begin = part.source_box.offset[0];
   const std::uint64_t last = begin + (part.source_box.extent[0] - 1) * part.source_step[0];
@@ -141,11 +154,15 @@ std::span<const Chunk> Assembler::near(const Part& part) const {
   return all.subspan(static_cast<std::size_t>(first - all.begin()), static_cast<std::size_t>(end - first));
 }
 
-void Assembler::add_elements(const Target& target, std::uint64_t first, std::uint64_t end, std::uint64_t at, std::vector<Copy>& copies) const {
+Assembler::Assembler(const std::vector<TensorRow>& tensors, const Targets& targets, const Plan& plan, const ChunkTable& chunks)
+    : tensors_(tensors), targets_(targets), plan_(plan), chunks_(chunks.chunks, tensors.size()) {}
+
+void Assembler::add_elements(const Target& target, std::uint64_t first, std::uint64_t end, std::uint64_t at,
+                             std::vector<Copy>& copies) const {
   std::uint64_t found = 0;
   for (const Box& box : boxes_of_range(target.shape, first, end)) {
     for_each_part(target, box, [&](const Part& part) {
-      for (const Chunk& chunk : near(part)) {
+      for (const Chunk& chunk : chunks_.near(part)) {
         if (auto copy = copy_of_chunk(part, chunk, target, tensors_[part.source].dtype, first, at)) {
           found += volume(copy->slice.extent);
           copies.push_back(*copy);
@@ -154,12 +171,14 @@ void Assembler::add_elements(const Target& target, std::uint64_t first, std::uin
     });
   }
   if (found != end - first) {
-    throw Error(ErrorCode::internal, printable(target.name) + ": of the elements " + std::to_string(first) + " to " + std::to_string(end) + " " +
-                                         std::to_string(found) + " are in the chunks at hand, expected " + std::to_string(end - first));
+    throw Error(ErrorCode::internal, printable(target.name) + ": of the elements " + std::to_string(first) + " to " + std::to_string(end) +
+                                         " " + std::to_string(found) + " are in the chunks at hand, expected " +
+                                         std::to_string(end - first));
   }
 }
 
-void Assembler::add_target(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end, std::uint64_t range_begin, std::vector<Copy>& copies) const {
+void Assembler::add_target(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end, std::uint64_t range_begin,
+                           std::vector<Copy>& copies) const {
   const Target& target = targets_.targets[placed.target];
   const std::uint64_t size = info(target.dtype).size_bytes;
   const auto add_partial = [&](std::uint64_t from, std::uint64_t to) {  // bytes of the target, inside one element

@@ -1,9 +1,10 @@
 // From a byte range of an output file to the stored bytes that it is made of.
 //
-// A range meets targets; the range of a target is a few boxes; a box is made of parts (targets.h); a part meets chunks. What a chunk gives to a part is a *slice*: a grid
-// of elements of one shard. A *copy* says in addition where the elements of its slice go in the range. A slice is read (fetch.h) as *dense* bytes: its elements
-// one after the other, in the order of the file where that is possible, already in the target's type. So the dense bytes of all copies of a range are as many as the
-// range's own, and that is also what readers send to owners (exchange.h).
+// A range meets targets; the range of a target is a few boxes; a box is made of parts (targets.h); a part meets chunks. What a chunk gives
+// to a part is a *slice*: a grid of elements of one shard. A *copy* says in addition where the elements of its slice go in the range. A
+// slice is read (fetch.h) as *dense* bytes: its elements one after the other, in the order of the file where that is possible, already in
+// the target's type. So the dense bytes of all copies of a range are as many as the range's own, and that is also what readers send to
+// owners (exchange.h).
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,9 @@
 
 namespace unshard {
 
-/// Elements of one shard: element i of the grid `extent` lies at position + (i·stride) * size of `from`. Trivially copyable. Neighbouring dimensions that are contiguous are
-/// one, and strides fall, so that the elements are in file order; only those with stride 0 (data that repeats) are outermost.
+/// Elements of one shard: element i of the grid `extent` lies at position + (i·stride) * size of `from`. Trivially copyable. Neighbouring
+/// dimensions that are contiguous are one, and strides fall, so that the elements are in file order; only those with stride 0 (data that
+/// repeats) are outermost.
 struct Slice {
   FileId file = 0;
   DType from = DType::f32;  ///< as stored
@@ -52,6 +54,19 @@ void place(const Copy& copy, std::span<const std::byte> dense, std::span<std::by
 /// Local, pure. The elements first <= i < end of a tensor in row-major order, as boxes in that order: at most 2 * rank - 1.
 [[nodiscard]] std::vector<Box> boxes_of_range(const Shape& shape, std::uint64_t first, std::uint64_t end);
 
+/// Finds the chunks of a tensor that can meet a part. Refers to records that are sorted by tensor, then box offset.
+class ChunkIndex {
+ public:
+  ChunkIndex(std::span<const Chunk> chunks, std::size_t tensor_count);
+  [[nodiscard]] std::span<const Chunk> of(TensorId tensor) const;
+  [[nodiscard]] std::span<const Chunk> near(const Part& part) const;
+
+ private:
+  std::span<const Chunk> chunks_;
+  std::vector<std::uint64_t> first_;   ///< of each tensor, and one past the last
+  std::vector<std::uint64_t> widest_;  ///< of each tensor, the largest extent of a chunk in dimension 0: how far back a chunk can begin
+};
+
 /// Expands ranges. Thread-safe. Keeps references: what it is made from must outlive it.
 class Assembler {
  public:
@@ -61,18 +76,15 @@ class Assembler {
   /// Error(internal) naming the target when chunks are missing.
   [[nodiscard]] std::vector<Copy> copies(std::uint32_t file, std::uint64_t begin, std::uint64_t end) const;
 
-  /// Local. Like chunks.of(part.source), but only those that can meet the part.
-  [[nodiscard]] std::span<const Chunk> near(const Part& part) const;
-
  private:
-  void add_target(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end, std::uint64_t range_begin, std::vector<Copy>& copies) const;
+  void add_target(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end, std::uint64_t range_begin,
+                  std::vector<Copy>& copies) const;
   void add_elements(const Target& target, std::uint64_t first, std::uint64_t end, std::uint64_t at, std::vector<Copy>& copies) const;
 
   const std::vector<TensorRow>& tensors_;
   const Targets& targets_;
   const Plan& plan_;
-  const ChunkTable& chunks_;
-  std::vector<std::uint64_t> widest_;  ///< of each tensor, the largest extent of a chunk in dimension 0: how far back a chunk can begin
+  ChunkIndex chunks_;
 };
 
 /// A range of an output file that one thread makes and writes at once.
@@ -88,8 +100,9 @@ struct PieceSizes {
   std::uint64_t scratch_bytes = 0;  ///< of fetch()
 };
 
-/// Local, pure. The piece at the start of [begin, end): the usual size, or up to the largest one while that makes reads longer that are shorter than 64 KiB (tensors
-/// cut by columns, transposed ones).
-[[nodiscard]] OutputPiece next_piece(const Assembler& assembler, std::uint32_t file, std::uint64_t begin, std::uint64_t end, const PieceSizes& sizes);
+/// Local, pure. The piece at the start of [begin, end): the usual size, or up to the largest one while that makes reads longer that are
+/// shorter than 64 KiB (tensors cut by columns, transposed ones).
+[[nodiscard]] OutputPiece next_piece(const Assembler& assembler, std::uint32_t file, std::uint64_t begin, std::uint64_t end,
+                                     const PieceSizes& sizes);
 
 }  // namespace unshard

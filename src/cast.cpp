@@ -23,13 +23,15 @@ void store(std::byte* to, Value value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-/// `yes` or `no` by masking: a conditional expression over the result of floating point arithmetic would stay a branch and keep the loop from vectorising.
+/// `yes` or `no` by masking: a conditional expression over the result of floating point arithmetic would stay a branch and keep the loop
+/// from vectorising.
 constexpr std::uint32_t choose(bool condition, std::uint32_t yes, std::uint32_t no) {
   const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
   return (yes & mask) | (no & ~mask);
 }
 
-// Each type says how an element becomes an f32 and is made from one. Everything is arithmetic and selection, no branch, so that loops over it vectorise.
+// Each type says how an element becomes an f32 and is made from one. Everything is arithmetic and selection, no branch, so that loops over
+// it vectorise.
 
 struct F64 {
   using Stored = double;
@@ -61,7 +63,8 @@ struct F16 {
 
   static std::uint16_t from_f32(float value) {
     constexpr std::uint32_t infinity = 255U << 23;
-    constexpr std::uint32_t too_large = (127U + 16U) << 23;   // 65536; what lies between the largest f16 and this rounds up to infinity by itself
+    constexpr std::uint32_t too_large = (127U + 16U)
+                                        << 23;  // 65536; what lies between the largest f16 and this rounds up to infinity by itself
     constexpr std::uint32_t least_normal = (127U - 14U) << 23;
     constexpr std::uint32_t half = ((127U - 15U) + (23U - 10U) + 1U) << 23;  // adding it shifts a subnormal into place and rounds it
     const auto bits = std::bit_cast<std::uint32_t>(value);

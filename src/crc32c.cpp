@@ -27,7 +27,8 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before) {
   for (std::size_t at = 0; at < data.size(); at += most) {
     const auto piece = data.subspan(at, std::min(most, data.size() - at));
     // ISA-L's parameter is not const, but it only reads.
-    state = crc32_iscsi(const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(piece.data())), static_cast<int>(piece.size()), state);
+    state = crc32_iscsi(const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(piece.data())), static_cast<int>(piece.size()),
+                        state);
   }
   return ~state;
 }

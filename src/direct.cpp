@@ -15,7 +15,8 @@ namespace {
 /// Hands out the rank's runs piece by piece, in order. Thread-safe.
 class PieceQueue {
  public:
-  PieceQueue(MoveState& state, const PieceSizes& sizes) : state_(state), runs_(state.plan.runs[static_cast<std::size_t>(state.comm.rank())]), sizes_(sizes) {}
+  PieceQueue(MoveState& state, const PieceSizes& sizes)
+      : state_(state), runs_(state.plan.runs[static_cast<std::size_t>(state.comm.rank())]), sizes_(sizes) {}
 
   struct Item {
     OutputPiece piece;

@@ -30,7 +30,11 @@ void SliceListWriter::add_round(const std::vector<Slice>& slices) {
   const std::uint64_t count = slices.size();
   append(bytes_, &count, 1);
   for (const Slice& slice : slices) {
-    const SliceHead head{slice.position, slice.file, slice.from, slice.to, slice.big_endian ? std::uint8_t{1} : std::uint8_t{0},
+    const SliceHead head{slice.position,
+                         slice.file,
+                         slice.from,
+                         slice.to,
+                         slice.big_endian ? std::uint8_t{1} : std::uint8_t{0},
                          static_cast<std::uint8_t>(slice.extent.size())};
     append(bytes_, &head, 1);
     append(bytes_, slice.extent.begin(), slice.extent.size());
@@ -50,7 +54,8 @@ std::vector<Slice> SliceListReader::next_round() {
   for (std::uint64_t i = 0; i < count; ++i) {
     SliceHead head;
     take(&head, sizeof head);
-    Slice slice{head.file, head.from, head.to, head.big_endian != 0, head.position, Shape::filled(head.rank, 0), Shape::filled(head.rank, 0)};
+    Slice slice{
+        head.file, head.from, head.to, head.big_endian != 0, head.position, Shape::filled(head.rank, 0), Shape::filled(head.rank, 0)};
     for (Shape* shape : {&slice.extent, &slice.stride})
       for (std::size_t d = 0; d < head.rank; ++d) take(&(*shape)[d], sizeof(std::uint64_t));
     slices.push_back(slice);

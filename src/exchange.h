@@ -1,7 +1,8 @@
 // What readers send to owners, round by round.
 //
-// At the start of a wave each owner tells each reader which slices it needs in which round (one all-to-all of lists). From then on both sides know every message: the one from
-// a reader to an owner in a round is the dense bytes of the owner's slices in the order of its list. No request is ever sent.
+// At the start of a wave each owner tells each reader which slices it needs in which round (one all-to-all of lists). From then on both
+// sides know every message: the one from a reader to an owner in a round is the dense bytes of the owner's slices in the order of its list.
+// No request is ever sent.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +62,8 @@ class Exchange {
   /// Local. What this rank sends in the next round, by its lists.
   [[nodiscard]] Outgoing next_round();
 
-  /// Local. Posts all messages of one round: `incoming[r]` bytes from rank r, one after the other in `received`; and what `outgoing` says from `sent`.
+  /// Local. Posts all messages of one round: `incoming[r]` bytes from rank r, one after the other in `received`; and what `outgoing` says
+  /// from `sent`.
   [[nodiscard]] std::vector<std::unique_ptr<Request>> post(const Outgoing& outgoing, std::span<const std::byte> sent,
                                                            const std::vector<std::uint64_t>& incoming, std::span<std::byte> received);
 

@@ -33,7 +33,9 @@ std::size_t ExtentBook::index_of(std::uint32_t file, std::uint64_t position) con
   return static_cast<std::size_t>(entry - entries_.begin());
 }
 
-std::uint64_t ExtentBook::end_of(std::uint32_t file, std::uint64_t position) const { return entries_.at(index_of(file, position)).extent.end; }
+std::uint64_t ExtentBook::end_of(std::uint32_t file, std::uint64_t position) const {
+  return entries_.at(index_of(file, position)).extent.end;
+}
 
 void ExtentBook::add(std::uint32_t file, std::uint64_t begin, std::uint64_t end, std::uint32_t crc32c) {
   const std::lock_guard lock(mutex_);
@@ -50,8 +52,8 @@ std::vector<Extent> ExtentBook::finished() const {
   std::vector<Extent> extents;
   for (const Entry& entry : entries_) {
     if (entry.done != entry.extent.end) {
-      throw Error(ErrorCode::internal, printable(plan_.layout.files[entry.extent.file].name) + ": bytes " + std::to_string(entry.done) + " to " +
-                                           std::to_string(entry.extent.end) + " were not written");
+      throw Error(ErrorCode::internal, printable(plan_.layout.files[entry.extent.file].name) + ": bytes " + std::to_string(entry.done) +
+                                           " to " + std::to_string(entry.extent.end) + " were not written");
     }
     extents.push_back(entry.extent);
   }

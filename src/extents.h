@@ -29,7 +29,7 @@ class ExtentBook {
  private:
   struct Entry {
     Extent extent;
-    std::uint64_t done = 0;  ///< the checksum covers the bytes up to here
+    std::uint64_t done = 0;                                                  ///< the checksum covers the bytes up to here
     std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>> ahead;  ///< later pieces: begin → end, checksum
   };
   [[nodiscard]] std::size_t index_of(std::uint32_t file, std::uint64_t position) const;

@@ -42,7 +42,9 @@ struct ReadGroup {
   std::uint64_t count = 1;  ///< elements of the slice in them
 };
 
-bool needs_work(const Slice& slice) { return slice.from != slice.to || (slice.big_endian && info(slice.from).swap_bytes > 1); }
+bool needs_work(const Slice& slice) {
+  return slice.from != slice.to || (slice.big_endian && info(slice.from).swap_bytes > 1);
+}
 
 ReadGroup group_of(const Slice& slice, const Grid& grid, std::uint64_t scratch_bytes) {
   const std::uint64_t size = info(slice.from).size_bytes, limit = std::max<std::uint64_t>(scratch_bytes / 2 / size, 1);
@@ -163,7 +165,9 @@ Reads reads_of(const Slice& slice, std::uint64_t scratch_bytes) {
   return reads;
 }
 
-void fetch(File& file, const Slice& slice, std::span<std::byte> dense, std::span<std::byte> scratch) { Fetcher(file, slice, scratch).run(dense); }
+void fetch(File& file, const Slice& slice, std::span<std::byte> dense, std::span<std::byte> scratch) {
+  Fetcher(file, slice, scratch).run(dense);
+}
 
 void clear_gaps(std::span<const Copy> copies, std::span<std::byte> output) {
   std::uint64_t made = 0;

@@ -19,8 +19,8 @@ struct Reads {
 /// Local, pure. The reads that fetch() makes for `slice`.
 [[nodiscard]] Reads reads_of(const Slice& slice, std::uint64_t scratch_bytes);
 
-/// Local. Reads the slice from `file` into `dense` (of dense_bytes(slice)); `scratch` holds at least 64 bytes and is where bytes wait that must be swapped, gathered or cast:
-/// a read through it is at most half of it, so that it stays in the cache.
+/// Local. Reads the slice from `file` into `dense` (of dense_bytes(slice)); `scratch` holds at least 64 bytes and is where bytes wait that
+/// must be swapped, gathered or cast: a read through it is at most half of it, so that it stays in the cache.
 void fetch(File& file, const Slice& slice, std::span<std::byte> dense, std::span<std::byte> scratch);
 
 /// The memory that one thread needs to make pieces. It grows to what was needed.

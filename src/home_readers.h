@@ -9,8 +9,8 @@
 
 namespace unshard {
 
-/// Local, pure; the same on every rank. The rank that reads each file: one that sees it, so that every rank reads about as many bytes. Throws Error(bad_input) for a file that
-/// no rank of this job sees.
+/// Local, pure; the same on every rank. The rank that reads each file: one that sees it, so that every rank reads about as many bytes.
+/// Throws Error(bad_input) for a file that no rank of this job sees.
 [[nodiscard]] std::vector<int> home_readers(const std::vector<ShardFile>& files, const Comm& comm);
 
 }  // namespace unshard

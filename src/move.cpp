@@ -2,6 +2,7 @@
 #include "unshard/move.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 
@@ -11,6 +12,7 @@
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/publish.h"
+#include "wave_output.h"
 
 namespace unshard {
 namespace {
@@ -18,8 +20,8 @@ namespace {
 constexpr std::uint64_t kibibyte = std::uint64_t{1} << 10;
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
-// Of the output: what one thread makes and writes at once stays in its cache (write_out.cpp has the measurement). Rounds have longer pieces: each slice of a piece
-// is an entry of the lists that are exchanged.
+// Of the output: what one thread makes and writes at once stays in its cache (write_out.cpp has the measurement). Rounds have longer
+// pieces: each slice of a piece is an entry of the lists that are exchanged.
 constexpr std::uint64_t usual_piece_bytes = 256 * kibibyte;
 constexpr std::uint64_t usual_round_piece_bytes = mebibyte;
 constexpr std::uint64_t most_piece_bytes = 16 * mebibyte;
@@ -30,30 +32,34 @@ constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
 // A step's share of the budget: two are made, one is received, two are sent, the rest is for the threads (rounds_budget).
 constexpr std::uint64_t steps_in_budget = 8;
 
-std::uint64_t floor_power_of_two(std::uint64_t value) { return value == 0 ? 0 : std::uint64_t{1} << (63 - __builtin_clzll(value)); }
-
 bool needs_rounds(const Plan& plan, const Comm& comm, const MoveOptions& options) {
   if (options.home_readers && comm.size() > 1) return true;
-  return std::any_of(plan.groups.begin(), plan.groups.end(), [&](const Group& group) { return writes_collectively(group, comm, options.io); });
+  return std::any_of(plan.groups.begin(), plan.groups.end(),
+                     [&](const Group& group) { return writes_collectively(group, comm, options.io); });
 }
 
-double seconds_of(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+double seconds_of(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
 
 }  // namespace
 
 std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int) {
-  return std::clamp(floor_power_of_two(buffer_bytes / steps_in_budget), least_step_bytes, most_step_bytes);
+  return std::clamp(std::bit_floor(buffer_bytes / steps_in_budget), least_step_bytes, most_step_bytes);
 }
 
-std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions&) { return std::max(plan.step_bytes, least_step_bytes) * steps_in_budget; }
+std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions&) {
+  return std::max(plan.step_bytes, least_step_bytes) * steps_in_budget;
+}
 
 Budget direct_budget(std::uint64_t buffer_bytes, int threads) {
   Budget budget;
-  budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(buffer_bytes / least_thread_bytes, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
+  budget.threads = static_cast<std::size_t>(
+      std::clamp<std::uint64_t>(buffer_bytes / least_thread_bytes, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
   const std::uint64_t each = buffer_bytes / budget.threads;
   budget.scratch_bytes = std::min(most_scratch_bytes, each / 4);
   const std::uint64_t largest = std::min(most_piece_bytes, (each - budget.scratch_bytes) / 2);
-  budget.piece = {std::min(usual_piece_bytes, floor_power_of_two(largest)), largest, budget.scratch_bytes};
+  budget.piece = {std::min(usual_piece_bytes, std::bit_floor(largest)), largest, budget.scratch_bytes};
   return budget;
 }
 
@@ -62,13 +68,16 @@ Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step
   const std::uint64_t left = buffer_bytes > 3 * step_bytes ? buffer_bytes - 3 * step_bytes : 0;
   budget.scratch_bytes = std::clamp<std::uint64_t>(step_bytes / 4, 64, most_scratch_bytes);
   const std::uint64_t each = budget.scratch_bytes + step_bytes;
-  budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(left / 2 / each, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
-  budget.piece = {std::min(usual_round_piece_bytes, floor_power_of_two(step_bytes)), step_bytes, budget.scratch_bytes};
+  budget.threads =
+      static_cast<std::size_t>(std::clamp<std::uint64_t>(left / 2 / each, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
+  budget.piece = {std::min(usual_round_piece_bytes, std::bit_floor(step_bytes)), step_bytes, budget.scratch_bytes};
   budget.send_bytes = left > budget.threads * each ? (left - budget.threads * each) / 2 : 0;
   return budget;
 }
 
-std::string MoveState::path_of(std::uint32_t file) const { return join_path(folder, partial_name(plan.layout.files[file])); }
+std::string MoveState::path_of(std::uint32_t file) const {
+  return join_path(folder, partial_name(plan.layout.files[file]));
+}
 
 void MoveState::keep(std::optional<Error> other) {
   if (other && !error) error = std::move(other);

@@ -1,8 +1,9 @@
-// What the two ways of moving (direct.h, rounds.h) have in common: the values that a move is made from, its memory, and how ranks stop together.
+// What the two ways of moving (direct.h, rounds.h) have in common: the values that a move is made from, its memory, and how ranks stop
+// together.
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -27,7 +28,8 @@ struct Budget {
 
 /// Local, pure. For threads that each make and write pieces: scratch, dense and output buffer.
 [[nodiscard]] Budget direct_budget(std::uint64_t buffer_bytes, int threads);
-/// Local, pure. For rounds of `step_bytes`: two steps of output, one received, scratch and dense buffer of each thread, the rest for sending.
+/// Local, pure. For rounds of `step_bytes`: two steps of output, one received, scratch and dense buffer of each thread, the rest for
+/// sending.
 [[nodiscard]] Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes);
 
 /// What is counted while threads work.
@@ -75,7 +77,8 @@ struct MoveState {
 /// What a rank says of itself when ranks compare how they are.
 enum class Standing : std::uint8_t { done, working, failed };
 
-/// Collective. Whether all ranks are done, or all must stop because one has failed or got a signal (the largest number of all is kept in `signal`).
+/// Collective. Whether all ranks are done, or all must stop because one has failed or got a signal (the largest number of all is kept in
+/// `signal`).
 struct Common {
   bool all_done = false, must_stop = false;
   int signal = 0;

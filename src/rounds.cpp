@@ -1,11 +1,12 @@
-// In round k a rank posts the messages of round k + 1, whose bytes its readers have read already, and only then enters the collective write of round k. While it is in
-// there, its I/O threads read for round k + 2 what it will send, and what it needs itself for round k + 1. So no rank waits inside a collective call for a message
-// that another rank still has to be asked for; with ROMIO and with ompio's vulcan and dynamic_gen2 that would be a deadlock.
+// In round k a rank posts the messages of round k + 1, whose bytes its readers have read already, and only then enters the collective write
+// of round k. While it is in there, its I/O threads read for round k + 2 what it will send, and what it needs itself for round k + 1. So no
+// rank waits inside a collective call for a message that another rank still has to be asked for; with ROMIO and with ompio's vulcan and
+// dynamic_gen2 that would be a deadlock.
 #include "rounds.h"
 
 #include <algorithm>
 #include <array>
-#include <map>
+#include <bit>
 #include <memory>
 #include <utility>
 
@@ -13,168 +14,12 @@
 #include "exchange.h"
 #include "home_readers.h"
 #include "unshard/agree.h"
+#include "wave_output.h"
+#include "wave_plan.h"
 #include "workers.h"
-#include "write_out.h"
 
 namespace unshard {
 namespace {
-
-constexpr std::uint64_t local = ~std::uint64_t{0};
-
-/// What this rank makes in one round.
-struct Round {
-  Run step;  ///< empty when it makes nothing
-  struct Part {
-    OutputPiece piece;
-    std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive, or `local`
-  };
-  std::vector<Part> parts;
-  std::vector<std::uint64_t> incoming;  ///< bytes from each rank
-};
-
-/// The output of a wave: one file written together with others, or files written alone.
-class WaveOutput {
- public:
-  WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
-    const auto is_ours = [&](const Group& group) {
-      const auto rank = static_cast<std::uint32_t>(state.comm.rank());
-      return group.wave == wave && rank >= group.first_rank && rank - group.first_rank < group.rank_count;
-    };
-    bool some_collective = false;
-    int color = 0;
-    std::optional<std::uint32_t> file;
-    for (std::size_t g = 0; g < state.plan.groups.size(); ++g) {
-      const Group& group = state.plan.groups[g];
-      if (group.wave != wave || !writes_collectively(group, state.comm, state.options.io)) continue;
-      some_collective = true;
-      if (!is_ours(group)) continue;
-      color = static_cast<int>(g) + 1;
-      file = group.file;
-    }
-    if (!some_collective) return;
-    group_comm_ = state.comm.split(color);
-    if (!file) return;
-    collective_ = true;
-    state.keep(attempt([&] { shared_ = group_comm_->open_shared(state.path_of(*file), state.options.mpi_hints); }));
-  }
-
-  [[nodiscard]] bool is_collective() const { return collective_; }
-
-  /// Collective over the group. `data` is empty for a rank that has nothing to write.
-  void write_together(std::uint64_t position, std::span<const std::byte> data) {
-    if (!shared_) return;  // opening it has failed for the whole group
-    const Stopwatch watch(state_.counters.write_ns);
-    state_.keep(attempt([&] {
-      shared_->write_at_all(position, data);
-      note_written(data.size());
-    }));
-  }
-
-  /// Thread-safe.
-  void write_alone(std::uint32_t file, std::uint64_t position, std::span<const std::byte> data) {
-    const Stopwatch watch(state_.counters.write_ns);
-    write_out(*open(file), position, data);
-    note_written(data.size());
-  }
-
-  /// Collective over the group.
-  void close() {
-    if (shared_) state_.keep(attempt([&] { shared_->close(); }));
-  }
-
- private:
-  std::shared_ptr<File> open(std::uint32_t file) {
-    const std::lock_guard lock(mutex_);
-    if (!file_ || file_number_ != file) file_ = state_.target_files.open_for_writing(state_.path_of(file), false);
-    file_number_ = file;
-    return file_;
-  }
-
-  void note_written(std::uint64_t bytes) {
-    state_.counters.written_bytes += bytes;
-    state_.counters.not_reported_bytes += bytes;
-  }
-
-  MoveState& state_;
-  bool collective_ = false;
-  std::unique_ptr<Comm> group_comm_;
-  std::unique_ptr<SharedFile> shared_;
-  std::mutex mutex_;
-  std::shared_ptr<File> file_;  ///< steps are in order of files
-  std::uint32_t file_number_ = 0;
-};
-
-/// The steps of one wave, and who reads what for them.
-class WavePlan {
- public:
-  WavePlan(MoveState& state, const Plan& plan, std::uint32_t wave, const std::vector<int>& readers, const Budget& budget)
-      : state_(state), readers_(readers), budget_(budget) {
-    steps_ = steps_of(plan, state.comm.rank(), wave);
-    rounds_ = state.comm.reduce_all(steps_.size(), Reduction::max);
-  }
-
-  [[nodiscard]] std::uint64_t rounds() const { return rounds_; }
-
-  [[nodiscard]] std::uint64_t largest_step() const {
-    std::uint64_t largest = 0;
-    for (const Run& step : steps_) largest = std::max(largest, step.end - step.begin);
-    return largest;
-  }
-
-  /// Local, pure. What this rank makes in round `number`. The same after a failure: the messages of a round do not depend on it.
-  [[nodiscard]] Round round(std::uint64_t number) const {
-    Round round;
-    round.incoming.assign(static_cast<std::size_t>(state_.comm.size()), 0);
-    if (number >= steps_.size()) return round;
-    round.step = steps_[number];
-    for (std::uint64_t at = round.step.begin; at < round.step.end; at = round.parts.back().piece.end) {
-      const std::uint64_t end = std::min(round.step.end, state_.book.end_of(round.step.file, at));
-      round.parts.push_back({next_piece(state_.assembler, round.step.file, at, end, budget_.piece), {}});
-    }
-    place_messages(round);
-    return round;
-  }
-
-  /// Local. The lists of all rounds for each reader.
-  [[nodiscard]] std::vector<Bytes> wanted() const {
-    std::vector<SliceListWriter> lists(static_cast<std::size_t>(state_.comm.size()));
-    for (std::uint64_t number = 0; number < rounds_; ++number) {
-      std::vector<std::vector<Slice>> slices(lists.size());
-      for (const Round::Part& part : round(number).parts)
-        for (std::size_t c = 0; c < part.piece.copies.size(); ++c)
-          if (part.received_at[c] != local) slices[reader_of(part.piece.copies[c])].push_back(part.piece.copies[c].slice);
-      for (std::size_t rank = 0; rank < lists.size(); ++rank) lists[rank].add_round(slices[rank]);
-    }
-    std::vector<Bytes> result;
-    for (SliceListWriter& list : lists) result.push_back(list.take());
-    return result;
-  }
-
- private:
-  [[nodiscard]] int reader_of(const Copy& copy) const { return readers_.empty() ? state_.comm.rank() : readers_[copy.slice.file]; }
-
-  /// The messages of a round lie one after the other in the receive buffer, by sender.
-  void place_messages(Round& round) const {
-    for (const Round::Part& part : round.parts)
-      for (const Copy& copy : part.piece.copies)
-        if (reader_of(copy) != state_.comm.rank()) round.incoming[reader_of(copy)] += dense_bytes(copy.slice);
-    std::vector<std::uint64_t> at(round.incoming.size(), 0);
-    for (std::size_t rank = 1; rank < at.size(); ++rank) at[rank] = at[rank - 1] + round.incoming[rank - 1];
-    for (Round::Part& part : round.parts) {
-      for (const Copy& copy : part.piece.copies) {
-        const bool is_local = reader_of(copy) == state_.comm.rank();
-        part.received_at.push_back(is_local ? local : at[reader_of(copy)]);
-        if (!is_local) at[reader_of(copy)] += dense_bytes(copy.slice);
-      }
-    }
-  }
-
-  MoveState& state_;
-  const std::vector<int>& readers_;
-  const Budget& budget_;
-  std::vector<Run> steps_;
-  std::uint64_t rounds_ = 0;
-};
 
 /// One wave under way.
 class Wave {
@@ -257,7 +102,8 @@ class Wave {
     const Stopwatch watch(state_.counters.read_ns);
     clear_gaps(part.piece.copies, output);
     for (std::size_t c = 0; c < part.piece.copies.size(); ++c)
-      if (part.received_at[c] == local) state_.counters.read_bytes += read_copy(state_.sources, part.piece.copies[c], output, buffers).bytes;
+      if (part.received_at[c] == not_received)
+        state_.counters.read_bytes += read_copy(state_.sources, part.piece.copies[c], output, buffers).bytes;
   }
 
   static std::span<std::byte> output_of(const Round& round, const Round::Part& part, Bytes& data) {
@@ -291,7 +137,8 @@ class Wave {
       const std::span<std::byte> output = output_of(made, part, data);
       for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
         const Copy& copy = part.piece.copies[c];
-        if (part.received_at[c] != local) place(copy, std::span(received_).subspan(part.received_at[c], dense_bytes(copy.slice)), output);
+        if (part.received_at[c] != not_received)
+          place(copy, std::span(received_).subspan(part.received_at[c], dense_bytes(copy.slice)), output);
       }
       state_.book.add(part.piece.file, part.piece.begin, part.piece.end, crc32c(output));
     });
@@ -308,8 +155,6 @@ class Wave {
   Bytes received_;
   std::uint64_t rounds_between_comparisons_ = 1;
 };
-
-std::uint64_t floor_power_of_two(std::uint64_t value) { return value == 0 ? 0 : std::uint64_t{1} << (63 - __builtin_clzll(value)); }
 
 /// Moves waves with steps short enough that no reader sends more in a round than it has memory for.
 class RoundsMove {
@@ -346,8 +191,9 @@ class RoundsMove {
                                         std::to_string(state_.comm.size()) + " ranks; at least " +
                                         std::to_string(state_.options.buffer_bytes / limit * largest) + " bytes are needed");
     }
-    const auto scaled = static_cast<std::uint64_t>(static_cast<double>(plan_.step_bytes) * static_cast<double>(limit) / static_cast<double>(largest));
-    plan_.step_bytes = std::max(shortest, std::min(plan_.step_bytes / 2, floor_power_of_two(scaled)));
+    const auto scaled =
+        static_cast<std::uint64_t>(static_cast<double>(plan_.step_bytes) * static_cast<double>(limit) / static_cast<double>(largest));
+    plan_.step_bytes = std::max(shortest, std::min(plan_.step_bytes / 2, std::bit_floor(scaled)));
   }
 
   MoveState& state_;
@@ -356,14 +202,6 @@ class RoundsMove {
 };
 
 }  // namespace
-
-bool writes_collectively(const Group& group, const Comm& comm, IoMode io) {
-  if (group.rank_count < 2 || io == IoMode::posix) return false;
-  if (io == IoMode::collective) return true;
-  for (std::uint32_t r = 1; r < group.rank_count; ++r)
-    if (comm.node_of(static_cast<int>(group.first_rank + r)) != comm.node_of(static_cast<int>(group.first_rank))) return true;
-  return false;
-}
 
 void move_in_rounds(MoveState& state) {
   RoundsMove rounds(state);

@@ -1,6 +1,6 @@
 // send_chunks: every rank gets the chunk records that its runs need, from the ranks where the records live.
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <string>
 
 #include "assemble.h"
@@ -33,16 +33,16 @@ bool may_meet(const Chunk& chunk, const Part& part) {
 class Selector {
  public:
   Selector(const Catalog& catalog, const Targets& targets, const Plan& plan)
-      : targets_(targets), plan_(plan), local_(table_of(catalog.chunks, catalog.tensors.size())), local_parts_(catalog.tensors, targets, plan, local_) {}
+      : targets_(targets), plan_(plan), chunks_(catalog.chunks), index_(catalog.chunks, catalog.tensors.size()) {}
 
   [[nodiscard]] std::vector<Chunk> needed_by(int rank) {
-    std::vector<std::uint64_t> numbers;  // of records in local_
+    std::vector<std::uint64_t> numbers;  // positions in chunks_
     for (const Run& run : plan_.runs[static_cast<std::size_t>(rank)]) add_run(run, numbers);
     std::sort(numbers.begin(), numbers.end());
     numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
     std::vector<Chunk> chunks;
     chunks.reserve(numbers.size());
-    for (const std::uint64_t number : numbers) chunks.push_back(local_.chunks[number]);
+    for (const std::uint64_t number : numbers) chunks.push_back(chunks_[number]);
     return chunks;
   }
 
@@ -54,10 +54,11 @@ class Selector {
       const std::uint64_t begin = std::max(run.begin, placed.position), end = std::min(run.end, placed.position + placed.size_bytes);
       if (begin >= end) continue;
       const Target& target = targets_.targets[placed.target];
-      // A run holds most of its targets whole, and then every record of their sources is needed; of the first and the last one it may have only some rows.
+      // A run holds most of its targets whole, and then every record of their sources is needed; of the first and the last one it may have
+      // only some rows.
       if (end - begin == placed.size_bytes) {
         for (const Term& term : target.terms)
-          for (std::uint64_t number = local_.first[term.source]; number < local_.first[term.source + 1]; ++number) numbers.push_back(number);
+          for (const Chunk& chunk : index_.of(term.source)) numbers.push_back(number_of(chunk));
       } else {
         const std::uint64_t size = info(target.dtype).size_bytes;
         add_elements(target, (begin - placed.position) / size, (end - placed.position + size - 1) / size, numbers);
@@ -68,16 +69,18 @@ class Selector {
   void add_elements(const Target& target, std::uint64_t first, std::uint64_t end, std::vector<std::uint64_t>& numbers) {
     for (const Box& box : boxes_of_range(target.shape, first, end)) {
       for_each_part(target, box, [&](const Part& part) {
-        for (const Chunk& chunk : local_parts_.near(part))
-          if (may_meet(chunk, part)) numbers.push_back(static_cast<std::uint64_t>(&chunk - local_.chunks.data()));
+        for (const Chunk& chunk : index_.near(part))
+          if (may_meet(chunk, part)) numbers.push_back(number_of(chunk));
       });
     }
   }
 
+  [[nodiscard]] std::uint64_t number_of(const Chunk& chunk) const { return static_cast<std::uint64_t>(&chunk - chunks_.data()); }
+
   const Targets& targets_;
   const Plan& plan_;
-  ChunkTable local_;
-  Assembler local_parts_;
+  const std::vector<Chunk>& chunks_;
+  ChunkIndex index_;
 };
 
 Bytes to_bytes(const std::vector<Chunk>& chunks) {
@@ -90,21 +93,25 @@ Bytes to_bytes(const std::vector<Chunk>& chunks) {
 ChunkTable send_chunks(Comm& comm, const Catalog& catalog, const Targets& targets, const Plan& plan) {
   std::vector<Bytes> to_each = collectively(comm, "plan", [&] {
     if (plan.ranks != comm.size())
-      throw Error(ErrorCode::internal, "the plan is for " + std::to_string(plan.ranks) + " ranks, there are " + std::to_string(comm.size()));
+      throw Error(ErrorCode::internal,
+                  "the plan is for " + std::to_string(plan.ranks) + " ranks, there are " + std::to_string(comm.size()));
     Selector selector(catalog, targets, plan);
     std::vector<Bytes> parts;
     for (int rank = 0; rank < comm.size(); ++rank) parts.push_back(to_bytes(selector.needed_by(rank)));
     return parts;
   });
-  const std::vector<Bytes> from_each = comm.all_to_all(std::move(to_each));
-  // Each tensor's records come from one rank, sorted; the home ranks hold ascending blocks of tensors.
-  std::vector<Chunk> chunks;
-  for (const Bytes& bytes : from_each) {
-    const std::size_t before = chunks.size();
-    chunks.resize(before + bytes.size() / sizeof(Chunk));
-    if (!bytes.empty()) std::memcpy(chunks.data() + before, bytes.data(), bytes.size());
+  std::vector<Bytes> from_each = comm.all_to_all(std::move(to_each));
+  std::size_t bytes_in_all = 0;
+  for (const Bytes& bytes : from_each) bytes_in_all += bytes.size();
+  std::vector<Chunk> chunks(bytes_in_all / sizeof(Chunk));
+  auto* at = reinterpret_cast<std::byte*>(chunks.data());
+  for (Bytes& bytes : from_each) {  // freed one by one: there may be millions of records
+    at = std::copy(bytes.begin(), bytes.end(), at);
+    bytes = {};
   }
-  std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) { return a.tensor < b.tensor; });
+  // Each tensor's records come from one rank, sorted; where home ranks hold ascending blocks of tensors, nothing is left to do.
+  const auto by_tensor = [](const Chunk& a, const Chunk& b) { return a.tensor < b.tensor; };
+  if (!std::is_sorted(chunks.begin(), chunks.end(), by_tensor)) std::stable_sort(chunks.begin(), chunks.end(), by_tensor);
   return table_of(std::move(chunks), catalog.tensors.size());
 }
 

@@ -76,12 +76,14 @@ void copy_elements(std::byte* to, const std::byte* from, Dims& dims) {
   const Dim& inner = dims.count > 0 ? dims.dim[dims.count - 1] : none;
   const Dim& outer = dims.count > 1 ? dims.dim[dims.count - 2] : none;
   const std::size_t others = dims.count > 2 ? dims.count - 2 : 0;
-  for_each_plane(to, from, dims.dim.data(), others, [&](std::byte* target, const std::byte* source) { copy_plane<element_bytes>(target, source, outer, inner); });
+  for_each_plane(to, from, dims.dim.data(), others,
+                 [&](std::byte* target, const std::byte* source) { copy_plane<element_bytes>(target, source, outer, inner); });
 }
 
 }  // namespace
 
-void copy_strided(std::byte* to, const Shape& to_stride, const std::byte* from, const Shape& from_stride, const Shape& extent, std::size_t element_bytes) {
+void copy_strided(std::byte* to, const Shape& to_stride, const std::byte* from, const Shape& from_stride, const Shape& extent,
+                  std::size_t element_bytes) {
   if (std::find(extent.begin(), extent.end(), 0U) != extent.end()) return;
   Dims dims(to_stride, from_stride, extent, element_bytes);
   const Dim one;

@@ -81,8 +81,9 @@ class ReadBack {
       position += bytes;
     }
     if (all == extent.crc32c) return;
-    throw Error(ErrorCode::verification, printable(path, 4096) + ": bytes " + std::to_string(extent.begin) + " to " + std::to_string(extent.end) +
-                                             " are not what was written (CRC-32C " + hexadecimal(all) + ", expected " + hexadecimal(extent.crc32c) +
+    throw Error(ErrorCode::verification, printable(path, 4096) + ": bytes " + std::to_string(extent.begin) + " to " +
+                                             std::to_string(extent.end) + " are not what was written (CRC-32C " + hexadecimal(all) +
+                                             ", expected " + hexadecimal(extent.crc32c) +
                                              "); the file system or MPI-IO lost or changed data");
   }
 
@@ -109,7 +110,8 @@ class ReadBack {
 
 }  // namespace
 
-void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents, int threads) {
+void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents,
+            int threads) {
   const std::vector<Extent> mine = extents_to_read(comm, extents);
   collectively(comm, "verify", [&] {
     Workers workers(static_cast<std::size_t>(std::max(threads, 1)));

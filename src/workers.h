@@ -25,8 +25,8 @@ class Workers {
 
   [[nodiscard]] std::size_t size() const { return threads_.size(); }
 
-  /// Starts task 0 … count - 1 on whatever thread is free, in this order, and returns at once. There is one batch at a time. After a task has thrown, those that
-  /// haven't begun are left out.
+  /// Starts task 0 … count - 1 on whatever thread is free, in this order, and returns at once. There is one batch at a time. After a task
+  /// has thrown, those that haven't begun are left out.
   void start(std::size_t count, Task task);
 
   /// Waits for the batch, at most so long. Returns whether it has ended.

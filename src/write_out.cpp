@@ -5,11 +5,12 @@
 namespace unshard {
 namespace {
 
-// Measured on ext4 (Linux 6, two cores, 1 GB written): calls of 64 to 256 KiB took half of the processor time of calls of 512 KiB and more, for which the kernel looks for
-// large pages.
+// Measured on ext4 (Linux 6, two cores, 1 GB written): calls of 64 to 256 KiB took half of the processor time of calls of 512 KiB and more,
+// for which the kernel looks for large pages.
 constexpr std::size_t most_call_bytes = std::size_t{256} << 10;
 
-// Also measured: write-back of blocks of 8 MiB takes 0.5 s per GB off the final fsync; in pieces of 1 MiB it holds up the threads that write.
+// Also measured: write-back of blocks of 8 MiB takes 0.5 s per GB off the final fsync; in pieces of 1 MiB it holds up the threads that
+// write.
 constexpr std::uint64_t block_bytes = std::uint64_t{8} << 20;
 
 }  // namespace

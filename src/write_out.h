@@ -9,7 +9,8 @@
 
 namespace unshard {
 
-/// Local. Writes `data` at `position` in short calls, and starts write-back of what was written some time before, so that little is left for fsync.
+/// Local. Writes `data` at `position` in short calls, and starts write-back of what was written some time before, so that little is left
+/// for fsync.
 void write_out(File& file, std::uint64_t position, std::span<const std::byte> data);
 
 }  // namespace unshard

@@ -16,14 +16,16 @@
 
 namespace unshard {
 
-/// A range of an output file that this rank wrote, with the CRC-32C of the bytes it wanted to write. The unit of verification and of resuming.
+/// A range of an output file that this rank wrote, with the CRC-32C of the bytes it wanted to write. The unit of verification and of
+/// resuming.
 struct Extent {
   std::uint32_t file = 0;
   std::uint64_t begin = 0, end = 0;
   std::uint32_t crc32c = 0;
 };
 
-/// The chunk records that this rank needs for its runs, by source tensor: records of tensor t are chunks[first[t] .. first[t + 1]), sorted by box offset.
+/// The chunk records that this rank needs for its runs, by source tensor: records of tensor t are chunks[first[t] .. first[t + 1]), sorted
+/// by box offset.
 struct ChunkTable {
   std::vector<std::uint64_t> first;
   std::vector<Chunk> chunks;
@@ -37,12 +39,14 @@ struct ChunkTable {
 
 struct MoveOptions {
   IoMode io = IoMode::automatic;
-  int threads = 4;                       ///< I/O threads of this rank
+  int threads = 4;                                        ///< I/O threads of this rank
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  ///< bound of all buffers of this rank together
-  bool home_readers = false;             ///< each shard is read by one rank that sees it and sent to the owners; else owners read
+  bool home_readers = false;  ///< each shard is read by one rank that sees it and sent to the owners; else owners read
   std::vector<std::pair<std::string, std::string>> mpi_hints;
-  std::function<void(std::uint64_t bytes)> progress;     ///< called now and then, by one thread at a time, with bytes written since the last call
-  std::function<int()> signal;           ///< asked several times a second; the number of a signal (0: none) ends the move with Error(128 + signal) on all ranks
+  std::function<void(std::uint64_t bytes)>
+      progress;  ///< called now and then, by one thread at a time, with bytes written since the last call
+  std::function<int()>
+      signal;  ///< asked several times a second; the number of a signal (0: none) ends the move with Error(128 + signal) on all ranks
 };
 
 /// Per rank figures of a move.
@@ -56,20 +60,23 @@ struct MoveReport {
 /// Local, pure. PlanOptions::step_bytes for ranks with so many bytes of buffers and so many I/O threads.
 [[nodiscard]] std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int threads);
 
-/// Local, pure; the same on every rank. Whether MoveOptions::home_readers must be set: some file is not seen by all nodes, or owners that read for themselves would
-/// open too many files.
+/// Local, pure; the same on every rank. Whether MoveOptions::home_readers must be set: some file is not seen by all nodes, or owners that
+/// read for themselves would open too many files.
 [[nodiscard]] bool needs_home_readers(const Source& source, const Comm& comm);
 
 /// Local, pure. The least --buffer-size that this plan can be moved with.
 [[nodiscard]] std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions& options);
 
 /// Collective. Writes every run into the files of `folder`, which exist under their partial_name and have their final size (see publish.h).
-/// Throws the same Error on every rank; a rank that fails goes on taking part with empty writes until the planned rounds are over.
-[[nodiscard]] MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
-                              const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options);
+/// Throws the same Error on every rank. A rank that fails or gets a signal goes on taking part, with empty writes, until the ranks compare
+/// how they are: several times a second, or every few rounds. Then all of them stop.
+[[nodiscard]] MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets,
+                              const Plan& plan, const ChunkTable& chunks, FileSystem& target_files, const std::string& folder,
+                              const MoveOptions& options);
 
 /// Collective. Before publishing (files have their partial_name). Each rank reads back, with plain reads, the extents that another rank
 /// wrote (on another node, where there is one), and compares CRCs. Throws Error(verification) naming file and range.
-void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents, int threads);
+void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents,
+            int threads);
 
 }  // namespace unshard

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Writes cast.json: what PyTorch's cast of contiguous CPU tensors gives, for tests/unit/cast_test.cpp. Run with torch on an x86-64 machine with AVX2.
+"""Writes cast.json: what PyTorch's cast of contiguous CPU tensors gives, for tests/unit/cast_test.cpp.
 
-all: for each 16-bit type and each other type, the CRC-32 (zlib) of the casts of all 65,536 values in order of their bits, as little-endian bytes.
+Run with torch on an x86-64 machine with AVX2.
+
+all: for each 16-bit type and each other type, the CRC-32 (zlib) of the casts of all 65,536 values in order of their bits, as
+little-endian bytes.
 edges: bits of single values and of what they become.
-random: the CRC-32 of the casts of bits from a linear congruential generator, x = x * 6364136223846793005 + 1442695040888963407 (mod 2^64), from
-x = 1; f64 takes x, f32 its upper half.
+random: the CRC-32 of the casts of bits from a linear congruential generator, x = x * 6364136223846793005 + 1442695040888963407
+(mod 2^64), from x = 1; f64 takes x, f32 its upper half.
 """
 import json
 import struct
@@ -51,16 +54,17 @@ def near(bits):
 
 
 def edges_f32():
-    values = [0.0, 1.0, 65504.0, 65519.99, 65520.0, 65536.0, 2.0**-14, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 2.0**-126, 1 + 2.0**-11, 1 + 3 * 2.0**-11,
-              1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.3895313892515355e38]
+    values = [0.0, 1.0, 65504.0, 65519.99, 65520.0, 65536.0, 2.0**-14, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 2.0**-126, 1 + 2.0**-11,
+              1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.3895313892515355e38]
     bits = [b for v in values for b in (near(f32(v)) if v else [0, 1])]
-    bits += [0x7f7fffff, 0x7f7f7fff, 0x7f7f8000, 0x7f800000, 0x7f800001, 0x7fbfffff, 0x7fc00000, 0x7fc02000, 0x7fffffff, 0x007fffff, 0x00008000, 0x00018000]
+    bits += [0x7f7fffff, 0x7f7f7fff, 0x7f7f8000, 0x7f800000, 0x7f800001, 0x7fbfffff, 0x7fc00000, 0x7fc02000, 0x7fffffff, 0x007fffff]
+    bits += [0x00008000, 0x00018000]
     return bits + [b | 1 << 31 for b in bits]
 
 
 def edges_f64():
-    values = [0.0, 1.0, 65520.0, 2.0**-14, 2.0**-25, 2.0**-149, 2.0**-150, 3.4028235677973366e38, 1 + 2.0**-8, 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-11, 1 + 2.0**-11 + 2.0**-40,
-              1 + 2.0**-24, 1 + 3 * 2.0**-24, 1e300]
+    values = [0.0, 1.0, 65520.0, 2.0**-14, 2.0**-25, 2.0**-149, 2.0**-150, 3.4028235677973366e38, 1 + 2.0**-8, 1 + 2.0**-8 + 2.0**-40,
+              1 + 2.0**-11, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-24, 1 + 3 * 2.0**-24, 1e300]
     bits = [b for v in values for b in (near(f64(v)) if v else [0, 1])]
     bits += [0x7fefffffffffffff, 0x7ff0000000000000, 0x7ff0000000000001, 0x7ff8000000000000, 0x7ffabcdef0123456, 0x7fffffffffffffff]
     return bits + [b | 1 << 63 for b in bits]
@@ -74,20 +78,29 @@ def generated(count):
     return out
 
 
+def crc_of_casts(bits, source, target):
+    return zlib.crc32(little_endian(become(bits, source, target)))
+
+
+def edge_row(bits, source, target):
+    return {"from": source, "to": target, "bits": hexadecimal(from_bits(bits, source)), "become": hexadecimal(become(bits, source, target))}
+
+
 def main(path):
-    result = {"torch": torch.__version__, "all": [], "edges": [], "random": []}
-    for source in ("float16", "bfloat16"):
-        for target in TYPES:
-            if target != source:
-                result["all"].append({"from": source, "to": target, "crc32": zlib.crc32(little_endian(become(range(65536), source, target)))})
     x = generated(100_003)
-    for source, bits, random in (("float32", edges_f32(), [v >> 32 for v in x]), ("float64", edges_f64(), x)):
-        for target in TYPES:
-            if target != source:
-                result["edges"].append({"from": source, "to": target, "bits": hexadecimal(from_bits(bits, source)), "become": hexadecimal(become(bits, source, target))})
-                result["random"].append({"from": source, "to": target, "count": len(random), "crc32": zlib.crc32(little_endian(become(random, source, target)))})
+    inputs = (("float32", edges_f32(), [v >> 32 for v in x]), ("float64", edges_f64(), x))
+    result = {
+        "torch": torch.__version__,
+        "all": [{"from": s, "to": t, "crc32": crc_of_casts(range(65536), s, t)} for s in ("float16", "bfloat16") for t in TYPES if t != s],
+        "edges": [edge_row(edges, s, t) for s, edges, _ in inputs for t in TYPES if t != s],
+        "random": [{"from": s, "to": t, "count": len(random), "crc32": crc_of_casts(random, s, t)}
+                   for s, _, random in inputs for t in TYPES if t != s],
+    }
     with open(path, "w") as out:
-        parts = [f'"{key}": ' + (json.dumps(value) if isinstance(value, str) else "[\n" + ",\n".join(map(json.dumps, value)) + "\n]") for key, value in result.items()]
+        parts = []
+        for key, value in result.items():
+            text = json.dumps(value) if isinstance(value, str) else "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+            parts.append(f'"{key}": {text}')
         out.write("{\n" + ",\n".join(parts) + "\n}\n")
 
 

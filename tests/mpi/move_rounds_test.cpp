@@ -1,4 +1,5 @@
-// Moving in rounds over real MPI and MPI-IO: an exchange that is posted before a collective write must not deadlock with any of MPI's ways of writing together.
+// Moving in rounds over real MPI and MPI-IO: an exchange that is posted before a collective write must not deadlock with any of MPI's ways
+// of writing together.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,14 +9,15 @@
 
 #include "support/stored_model.h"
 #include "unshard/agree.h"
-#include "unshard/mpi/comm.h"
 #include "unshard/move.h"
+#include "unshard/mpi/comm.h"
 #include "unshard/publish.h"
 
 namespace unshard::test {
 namespace {
 
-/// Ten f32 tensors whose rows lie in four shards, as bf16 in one file: 4 MB and, with steps of 64 KiB, many rounds of messages that MPI does not send ahead.
+/// Ten f32 tensors whose rows lie in four shards, as bf16 in one file: 4 MB and, with steps of 64 KiB, many rounds of messages that MPI
+/// does not send ahead.
 class MoveRounds : public testing::Test {
  protected:
   MoveRounds() {
@@ -29,7 +31,8 @@ class MoveRounds : public testing::Test {
     number = comm_->reduce_all(number, Reduction::min);  // several of these tests may run at the same time
     folder_ = std::filesystem::temp_directory_path() / ("unshard_move_rounds_" + std::to_string(number));
     layout_ = lay_out_for_test(targets_, 1 << 30, 1000, 0);
-    for (std::size_t f = 0; f < model_.contents.size(); ++f) model_.source.files[f].path = (folder_ / model_.source.files[f].label).string();
+    for (std::size_t f = 0; f < model_.contents.size(); ++f)
+      model_.source.files[f].path = (folder_ / model_.source.files[f].label).string();
     if (comm_->rank() == 0) write_files();
     comm_->barrier();
   }
@@ -40,7 +43,8 @@ class MoveRounds : public testing::Test {
 
   void write_files() const {
     std::filesystem::create_directories(folder_);
-    for (std::size_t f = 0; f < model_.contents.size(); ++f) std::ofstream(model_.source.files[f].path, std::ios::binary) << model_.contents[f];
+    for (std::size_t f = 0; f < model_.contents.size(); ++f)
+      std::ofstream(model_.source.files[f].path, std::ios::binary) << model_.contents[f];
     std::ofstream(output(), std::ios::binary) << layout_.files[0].header;
     std::filesystem::resize_file(output(), layout_.files[0].size_bytes);
   }
@@ -73,13 +77,21 @@ class MoveRounds : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(MoveRounds, OwnersReadAndWriteTogether) { move_all(IoMode::collective, false); }
+TEST_F(MoveRounds, OwnersReadAndWriteTogether) {
+  move_all(IoMode::collective, false);
+}
 
-TEST_F(MoveRounds, HomeReadersSendAndOwnersWriteTogether) { move_all(IoMode::collective, true); }
+TEST_F(MoveRounds, HomeReadersSendAndOwnersWriteTogether) {
+  move_all(IoMode::collective, true);
+}
 
-TEST_F(MoveRounds, HomeReadersSendAndOwnersWriteAlone) { move_all(IoMode::posix, true); }
+TEST_F(MoveRounds, HomeReadersSendAndOwnersWriteAlone) {
+  move_all(IoMode::posix, true);
+}
 
-TEST_F(MoveRounds, EveryRankAlone) { move_all(IoMode::posix, false); }
+TEST_F(MoveRounds, EveryRankAlone) {
+  move_all(IoMode::posix, false);
+}
 
 TEST_F(MoveRounds, AShardThatCantBeReadIsOneErrorOnAllRanks) {
   for (const bool home_readers : {false, true}) {

@@ -14,7 +14,9 @@
 namespace unshard::test {
 namespace {
 
-std::string text_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 TEST(BoxesOfRange, SplitsAtRows) {
   EXPECT_EQ(boxes_of_range({3, 4}, 0, 12), (std::vector<Box>{{{0, 0}, {3, 4}}}));
@@ -109,7 +111,9 @@ class Assembled {
   Reads read_;
 };
 
-Target copied(TensorId source, const Shape& shape, DType dtype) { return {"target", dtype, shape, {copy_of(source, shape)}}; }
+Target copied(TensorId source, const Shape& shape, DType dtype) {
+  return {"target", dtype, shape, {copy_of(source, shape)}};
+}
 
 Target transposed(TensorId source, const Shape& shape, DType dtype) {
   Term term{source, {0, 0}, {0, 0}, {{shape[1], 1, 0, 1, 1}, {shape[0], 0, 1, 1, 1}}};
@@ -164,7 +168,8 @@ TEST(Assemble, SaysWhatItReads) {
 
 TEST(Assemble, ReadsDataThatRepeatsOnce) {
   StoredModel model({"a.pt"});
-  const TensorId id = model.add(DType::f32, {5, 251 * 7});  // number_at() repeats only with another period, so the rows are stored as one and compared below
+  const TensorId id = model.add(
+      DType::f32, {5, 251 * 7});  // number_at() repeats only with another period, so the rows are stored as one and compared below
   model.store(id, {{0, 0}, {1, 251 * 7}}, 0);
   model.chunks[0].box.extent[0] = 5;
   model.chunks[0].strides[0] = 0;

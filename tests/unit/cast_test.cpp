@@ -21,7 +21,9 @@ const nlohmann::json& expected() {
   return data;
 }
 
-DType type_of(const nlohmann::json& name) { return dtype_from_torch(name.get<std::string>()).value(); }
+DType type_of(const nlohmann::json& name) {
+  return dtype_from_torch(name.get<std::string>()).value();
+}
 
 void append(Data& to, std::uint64_t value, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) to.push_back(static_cast<std::byte>(value >> (8 * i)));
@@ -39,7 +41,9 @@ Data casted(const Data& from, DType from_type, DType to_type) {
   return to;
 }
 
-std::uint32_t zip_crc(const Data& data) { return crc32_gzip_refl(0, reinterpret_cast<const unsigned char*>(data.data()), data.size()); }
+std::uint32_t zip_crc(const Data& data) {
+  return crc32_gzip_refl(0, reinterpret_cast<const unsigned char*>(data.data()), data.size());
+}
 
 TEST(Cast, EveryValueOfThe16BitTypesBecomesWhatPyTorchMakesOfIt) {
   Data all;

@@ -9,7 +9,9 @@
 namespace unshard {
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 TEST(Crc32c, GivesThePublishedValues) {
   // RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
@@ -19,7 +21,9 @@ TEST(Crc32c, GivesThePublishedValues) {
   EXPECT_EQ(crc32c({}), 0U);
 }
 
-TEST(Crc32c, GoesOnFromWhatLiesBefore) { EXPECT_EQ(crc32c(bytes_of("6789"), crc32c(bytes_of("12345"))), 0xe3069283U); }
+TEST(Crc32c, GoesOnFromWhatLiesBefore) {
+  EXPECT_EQ(crc32c(bytes_of("6789"), crc32c(bytes_of("12345"))), 0xe3069283U);
+}
 
 TEST(Crc32c, JoinsNeighbours) {
   std::vector<std::byte> data(5000);

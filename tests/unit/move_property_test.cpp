@@ -1,5 +1,5 @@
-// Random tensors, cut into random boxes with random strides, mapped by random terms, moved by 1 to 4 ranks with random steps, buffers, readers and ways of writing: the files
-// must hold what a naive gather gives.
+// Random tensors, cut into random boxes with random strides, mapped by random terms, moved by 1 to 4 ranks with random steps, buffers,
+// readers and ways of writing: the files must hold what a naive gather gives.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -75,7 +75,8 @@ TensorId random_tensor(Dice& dice, StoredModel& model, DType dtype, const Shape&
   const TensorId id = model.add(dtype, shape);
   std::vector<Box> boxes;
   cut(dice, whole(shape), dice.between(1, 6), boxes);
-  for (const Box& box : boxes) model.store(id, box, static_cast<FileId>(dice.up_to(model.contents.size() - 1)), random_order(dice, shape.size()));
+  for (const Box& box : boxes)
+    model.store(id, box, static_cast<FileId>(dice.up_to(model.contents.size() - 1)), random_order(dice, shape.size()));
   return id;
 }
 
@@ -83,7 +84,8 @@ Term start_of(TensorId source, std::size_t source_rank, std::size_t target_rank)
   return {source, Shape::filled(source_rank, 0), Shape::filled(target_rank, 0), {}};
 }
 
-Axis axis_of(std::uint64_t extent, std::size_t source_dim, std::size_t target_dim, std::uint64_t source_step = 1, std::uint64_t target_step = 1) {
+Axis axis_of(std::uint64_t extent, std::size_t source_dim, std::size_t target_dim, std::uint64_t source_step = 1,
+             std::uint64_t target_step = 1) {
   return {extent, static_cast<std::uint8_t>(source_dim), static_cast<std::uint8_t>(target_dim), source_step, target_step};
 }
 
@@ -98,21 +100,38 @@ class RandomTarget {
  public:
   RandomTarget(Dice& dice, StoredModel& model, std::string name) : dice_(dice), model_(model) {
     target_.name = std::move(name);
-    stored_ = dice.one_of<DType>({DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::u8, DType::i16, DType::c128, DType::f8_e4m3});
+    stored_ = dice.one_of<DType>(
+        {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::u8, DType::i16, DType::c128, DType::f8_e4m3});
     target_.dtype = stored_;
     if (info(stored_).castable && dice.chance(2)) target_.dtype = dice.one_of<DType>({DType::f32, DType::bf16, DType::f16, DType::f64});
   }
 
   Target make() {
     switch (dice_.up_to(7)) {
-      case 0: copied(); break;
-      case 1: permuted(); break;
-      case 2: stacked(); break;
-      case 3: unstacked(); break;
-      case 4: joined(); break;
-      case 5: interleaved(); break;
-      case 6: taken_apart(); break;
-      default: grouped(); break;
+      case 0:
+        copied();
+        break;
+      case 1:
+        permuted();
+        break;
+      case 2:
+        stacked();
+        break;
+      case 3:
+        unstacked();
+        break;
+      case 4:
+        joined();
+        break;
+      case 5:
+        interleaved();
+        break;
+      case 6:
+        taken_apart();
+        break;
+      default:
+        grouped();
+        break;
     }
     return target_;
   }
@@ -298,7 +317,8 @@ void run_once(std::uint64_t seed) {
   });
 
   const std::vector<std::string> expected = expected_files(model, targets, layout);
-  for (std::size_t f = 0; f < layout.files.size(); ++f) EXPECT_TRUE(disk.content("/out/" + partial_name(layout.files[f])) == expected[f]) << layout.files[f].name;
+  for (std::size_t f = 0; f < layout.files.size(); ++f)
+    EXPECT_TRUE(disk.content("/out/" + partial_name(layout.files[f])) == expected[f]) << layout.files[f].name;
 }
 
 TEST(MoveProperty, FilesHoldWhatANaiveGatherGives) {

@@ -58,7 +58,8 @@ class Job {
 
   void expect_complete() const {
     const std::vector<std::string> expected = expected_files(model, targets, plan.layout);
-    for (std::size_t f = 0; f < expected.size(); ++f) EXPECT_TRUE(disk.content("/out/" + partial_name(plan.layout.files[f])) == expected[f]) << f;
+    for (std::size_t f = 0; f < expected.size(); ++f)
+      EXPECT_TRUE(disk.content("/out/" + partial_name(plan.layout.files[f])) == expected[f]) << f;
   }
 
   StoredModel model{{"a.pt", "b.pt", "c.pt", "d.pt"}};
@@ -110,9 +111,8 @@ TEST(Move, IsFreeOfDeadlocksUnderManySchedules) {
 }
 
 TEST(Move, AFullDiskIsOneErrorEverywhere) {
-  expect_failure(ErrorCode::no_space, "out1.safetensors", [](Job& job) {
-    job.before = [&job] { job.disk.fail(Call::write, "out1", 2, ErrorCode::no_space); };
-  });
+  expect_failure(ErrorCode::no_space, "out1.safetensors",
+                 [](Job& job) { job.before = [&job] { job.disk.fail(Call::write, "out1", 2, ErrorCode::no_space); }; });
 }
 
 TEST(Move, AReadThatFailsIsOneErrorEverywhere) {
@@ -188,7 +188,8 @@ TEST(Move, NoByteOfAShardIsReadTwice) {
 }
 
 TEST(Budget, NeverExceedsWhatIsGiven) {
-  for (const std::uint64_t buffer : {std::uint64_t{512} << 10, std::uint64_t{1} << 20, std::uint64_t{64} << 20, std::uint64_t{256} << 20, std::uint64_t{3} << 30}) {
+  for (const std::uint64_t buffer :
+       {std::uint64_t{512} << 10, std::uint64_t{1} << 20, std::uint64_t{64} << 20, std::uint64_t{256} << 20, std::uint64_t{3} << 30}) {
     for (const int threads : {1, 2, 4, 16, 64}) {
       const Budget direct = direct_budget(buffer, threads);
       EXPECT_LE(direct.threads * (direct.scratch_bytes + 2 * direct.piece.most_bytes), buffer);
@@ -222,7 +223,9 @@ class Nodes final : public Comm {
   std::unique_ptr<Request> send(int, int, std::span<const std::byte>) override { return nullptr; }
   std::unique_ptr<Request> receive(int, int, std::span<std::byte>) override { return nullptr; }
   std::unique_ptr<Comm> split(int) override { return nullptr; }
-  std::unique_ptr<SharedFile> open_shared(const std::string&, const std::vector<std::pair<std::string, std::string>>&) override { return nullptr; }
+  std::unique_ptr<SharedFile> open_shared(const std::string&, const std::vector<std::pair<std::string, std::string>>&) override {
+    return nullptr;
+  }
 
  private:
   std::vector<int> node_of_;

@@ -89,9 +89,7 @@ TEST(Verify, FindsAHole) {
 
 TEST(Verify, FindsTwoBlocksThatChangedPlaces) {
   Written written(2);
-  written.change(0, [](std::string& content) {
-    std::swap_ranges(content.begin(), content.begin() + 1000, content.begin() + 300'000);
-  });
+  written.change(0, [](std::string& content) { std::swap_ranges(content.begin(), content.begin() + 1000, content.begin() + 300'000); });
   expect_found(written, "bytes 0 to 700000");
 }
 

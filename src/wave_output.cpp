@@ -1,0 +1,69 @@
+#include "wave_output.h"
+
+#include <optional>
+
+#include "unshard/agree.h"
+#include "write_out.h"
+
+namespace unshard {
+
+bool writes_collectively(const Group& group, const Comm& comm, IoMode io) {
+  if (group.rank_count < 2 || io == IoMode::posix) return false;
+  if (io == IoMode::collective) return true;
+  for (std::uint32_t r = 1; r < group.rank_count; ++r)
+    if (comm.node_of(static_cast<int>(group.first_rank + r)) != comm.node_of(static_cast<int>(group.first_rank))) return true;
+  return false;
+}
+
+WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
+  const auto rank = static_cast<std::uint32_t>(state.comm.rank());
+  bool some_collective = false;
+  int color = 0;  // of ranks that write alone
+  std::optional<std::uint32_t> file;
+  for (std::size_t g = 0; g < state.plan.groups.size(); ++g) {
+    const Group& group = state.plan.groups[g];
+    if (group.wave != wave || !writes_collectively(group, state.comm, state.options.io)) continue;
+    some_collective = true;
+    if (rank < group.first_rank || rank - group.first_rank >= group.rank_count) continue;
+    color = static_cast<int>(g) + 1;
+    file = group.file;
+  }
+  if (!some_collective) return;
+  group_comm_ = state.comm.split(color);
+  if (!file) return;
+  collective_ = true;
+  state.keep(attempt([&] { shared_ = group_comm_->open_shared(state.path_of(*file), state.options.mpi_hints); }));
+}
+
+void WaveOutput::write_together(std::uint64_t position, std::span<const std::byte> data) {
+  if (!shared_) return;  // opening it has failed for the whole group
+  const Stopwatch watch(state_.counters.write_ns);
+  state_.keep(attempt([&] {
+    shared_->write_at_all(position, data);
+    note_written(data.size());
+  }));
+}
+
+void WaveOutput::write_alone(std::uint32_t file, std::uint64_t position, std::span<const std::byte> data) {
+  const Stopwatch watch(state_.counters.write_ns);
+  write_out(*open(file), position, data);
+  note_written(data.size());
+}
+
+void WaveOutput::close() {
+  if (shared_) state_.keep(attempt([&] { shared_->close(); }));
+}
+
+std::shared_ptr<File> WaveOutput::open(std::uint32_t file) {
+  const std::lock_guard lock(mutex_);
+  if (!file_ || file_number_ != file) file_ = state_.target_files.open_for_writing(state_.path_of(file), false);
+  file_number_ = file;
+  return file_;
+}
+
+void WaveOutput::note_written(std::uint64_t bytes) {
+  state_.counters.written_bytes += bytes;
+  state_.counters.not_reported_bytes += bytes;
+}
+
+}  // namespace unshard

@@ -1,0 +1,50 @@
+// What a rank makes in each round of a wave, and who reads what for it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "move_state.h"
+
+namespace unshard {
+
+/// What this rank makes in one round.
+struct Round {
+  Run step;  ///< empty when it makes nothing
+  struct Part {
+    OutputPiece piece;
+    std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive, or `not_received`
+  };
+  std::vector<Part> parts;
+  std::vector<std::uint64_t> incoming;  ///< bytes from each rank
+};
+
+/// In Round::Part::received_at: the rank reads the copy itself.
+inline constexpr std::uint64_t not_received = ~std::uint64_t{0};
+
+class WavePlan {
+ public:
+  /// Collective. `plan` has the steps. `readers`: the rank that reads each file; empty: every rank reads for itself. References are kept.
+  WavePlan(MoveState& state, const Plan& plan, std::uint32_t wave, const std::vector<int>& readers, const Budget& budget);
+
+  [[nodiscard]] std::uint64_t rounds() const { return rounds_; }  ///< the same on every rank
+  [[nodiscard]] std::uint64_t largest_step() const;
+
+  /// Local, pure. What this rank makes in round `number`. The same after a failure: the messages of a round do not depend on it.
+  [[nodiscard]] Round round(std::uint64_t number) const;
+
+  /// Local. The lists of all rounds for each reader (exchange.h).
+  [[nodiscard]] std::vector<Bytes> wanted() const;
+
+ private:
+  [[nodiscard]] int reader_of(const Copy& copy) const { return readers_.empty() ? state_.comm.rank() : readers_[copy.slice.file]; }
+  void place_messages(Round& round) const;
+
+  MoveState& state_;
+  const std::vector<int>& readers_;
+  const Budget& budget_;
+  std::vector<Run> steps_;
+  std::uint64_t rounds_ = 0;
+};
+
+}  // namespace unshard

@@ -12,7 +12,7 @@
 
 #include "crc32c.h"
 #include "exchange.h"
-#include "home_readers.h"
+#include "file_owners.h"
 #include "unshard/agree.h"
 #include "wave_output.h"
 #include "wave_plan.h"
@@ -160,8 +160,7 @@ class Wave {
 class RoundsMove {
  public:
   explicit RoundsMove(MoveState& state) : state_(state), plan_(state.plan) {
-    if (state.options.home_readers)
-      readers_ = collectively(state.comm, "move", [&] { return home_readers(state.source.files, state.comm); });
+    if (state.options.home_readers) readers_ = collectively(state.comm, "move", [&] { return file_owners(state.comm, state.source); });
   }
 
   /// Collective. Returns the signal that ended it, or 0.

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <csignal>
 
-#include "home_readers.h"
 #include "move_state.h"
 #include "support/memory_file_system.h"
 #include "support/stored_model.h"
@@ -238,14 +237,6 @@ ShardFile shard(std::uint64_t size_bytes, std::vector<std::uint32_t> nodes) {
   file.size_bytes = size_bytes;
   file.nodes = std::move(nodes);
   return file;
-}
-
-TEST(HomeReaders, AreRanksThatSeeTheFileWithEqualShares) {
-  const Nodes comm({0, 0, 1, 1});
-  EXPECT_EQ(home_readers({shard(10, {0}), shard(10, {1}), shard(10, {0}), shard(10, {1})}, comm), (std::vector<int>{0, 2, 1, 3}));
-  EXPECT_EQ(home_readers({shard(30, {0, 1}), shard(10, {0, 1}), shard(10, {0, 1}), shard(10, {0, 1}), shard(10, {0, 1})}, comm),
-            (std::vector<int>{0, 1, 2, 3, 1}));
-  EXPECT_THROW((void)home_readers({shard(10, {})}, comm), Error);
 }
 
 TEST(HomeReaders, AreNeededWhereFilesAreLocalOrOpensAreMany) {

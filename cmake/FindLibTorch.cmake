@@ -85,7 +85,7 @@ foreach(_prefix IN LISTS _libtorch_prefixes)
     get_filename_component(LibTorch_LIBRARY_DIR ${_libtorch_CPU} DIRECTORY)
     break()
   endif()
-  message(STATUS "LibTorch in ${_prefix} is passed over: ${_libtorch}")
+  message(NOTICE "LibTorch in ${_prefix} is passed over: ${_libtorch}")
 endforeach()
 
 include(FindPackageHandleStandardArgs)

@@ -16,6 +16,7 @@
 #include "launcher.h"
 #include "program/options.h"
 #include "program/signals.h"
+#include "program/standard_streams.h"
 #include "runtime.h"
 #include "unshard/agree.h"
 #include "unshard/checkpoint_format.h"
@@ -177,6 +178,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace unshard
 
 int main(int argc, char** argv) {
+  unshard::keep_standard_descriptors_apart();
   unshard::end_job_on_terminate();
   unshard::ignore_broken_pipes();
   return unshard::run({argv + 1, argv + argc});

@@ -2,9 +2,8 @@
 #include "unshard/merge.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "digest.h"
+#include "command_identity.h"
 #include "dry_run.h"
 #include "input.h"
 #include "report.h"
@@ -23,13 +22,14 @@ std::uint64_t buffer_bytes(const InputOptions& options) {
 
 /// Collective. The proven catalog of a Hugging Face folder that helps (--like, --fill-missing-from).
 struct HelperFolder {
+  Tree tree;
   Source source;
   Catalog catalog;
 };
 HelperFolder read_helper_folder(const Session& session, const std::string& option, const std::string& folder) {
-  const Tree tree = list_tree(session.comm, session.files, {folder});
   HelperFolder helper;
-  helper.source = collectively(session.comm, option, [&] { return discover(tree, "hf"); });
+  helper.tree = list_tree(session.comm, session.files, {folder});
+  helper.source = collectively(session.comm, option, [&] { return discover(helper.tree, "hf"); });
   FileCache files(session.files, helper.source);
   helper.catalog = read_catalog(session.comm, files, helper.source);
   prove_coverage(session.comm, files, helper.source, helper.catalog, {});
@@ -51,15 +51,17 @@ MapOptions complete_map_options(const Session& session, const MergeOptions& opti
 }
 
 /// Collective. Headers of all files, and the proof that they make whole tensors.
-Catalog read_proven_catalog(const Session& session, FileCache& files, Source& source, const MergeOptions& options) {
+Catalog read_proven_catalog(const Session& session, FileCache& files, Input& input, const MergeOptions& options) {
+  Source& source = input.source;
   require_no_errors("check", source.findings);
   Catalog catalog = read_catalog(session.comm, files, source);
   require_no_errors("catalog", catalog.findings);
   prove_coverage(session.comm, files, source, catalog, {});
   require_no_errors("catalog", catalog.findings);
   if (!options.fill_missing_from.empty()) {
-    const HelperFolder fill = read_helper_folder(session, "--fill-missing-from", options.fill_missing_from);
+    HelperFolder fill = read_helper_folder(session, "--fill-missing-from", options.fill_missing_from);
     append_catalog(session.comm, source, catalog, fill.source, fill.catalog);
+    input.tree.entries.merge(fill.tree.entries);
   }
   return catalog;
 }
@@ -116,17 +118,6 @@ void require_enough_buffer(const Plan& plan, const MoveOptions& move) {
                                     std::to_string(least) + " bytes are needed");
 }
 
-/// The identity of a command: which inputs make which output. Ranks, threads and buffers don't belong to it.
-std::string fingerprint(const Source& source, const Plan& plan, const Mapping& mapping, bool staged) {
-  nlohmann::json identity{{"staged", staged}};
-  for (const ShardFile& file : source.files) identity["inputs"].push_back({file.label, file.size_bytes});
-  for (const OutputFile& file : plan.layout.files) identity["outputs"].push_back({file.name, sha256_hex(file.header), file.size_bytes});
-  for (const Target& target : mapping.targets.targets) {
-    for (const Term& term : target.terms) identity["terms"].push_back(term.source);
-  }
-  return sha256_hex(identity.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
 /// Collective. Moves, reads back, and returns what was done.
 MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, const Catalog& catalog, const Mapping& mapping,
                            const Plan& plan, const TargetFolder& target, const MergeOptions& options) {
@@ -139,6 +130,15 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   session.log.end_progress();
   if (options.verify) verify(session.comm, session.files, target.partial, plan, report.extents, options.input.threads);
   return report;
+}
+
+/// The names of all files of the model folder.
+std::vector<std::string> model_files(const Plan& plan, const Mapping& mapping, const std::vector<Asset>& assets, const MergeOptions& options) {
+  std::vector<std::string> names{"config.json"};
+  for (const OutputFile& file : plan.layout.files) names.push_back(file.name);
+  for (const SmallFile& file : output_named(options.output_format).indexes(mapping.targets, plan.layout)) names.push_back(file.name);
+  for (const Asset& asset : assets) names.push_back(asset.name);
+  return names;
 }
 
 void publish_model(const Session& session, const TargetFolder& target, const Plan& plan, const Mapping& mapping, const ConfigFolder& config,
@@ -176,14 +176,16 @@ std::string merge(const Session& session, const MergeOptions& options) {
 
   FileCache files(session.files, input.source);
   const MapOptions map_options = complete_map_options(session, options);
-  const Catalog catalog = read_proven_catalog(session, files, input.source, options);
+  const Catalog catalog = read_proven_catalog(session, files, input, options);
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
   const Plan plan = agree_on_plan(session, mapping, options);
   require_enough_buffer(plan, move_options(session, input.source, options));
   if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
 
-  const std::vector<std::string> notes = open_partial(session.comm, session.files, target, plan,
-                                                      fingerprint(input.source, plan, mapping, options.stage != 0), options.stage == 2);
+  check_report_path(session, options.report_path, target, model_files(plan, mapping, assets, options), sources);
+  const std::uint64_t stage_layers = options.stage != 0 ? options.stage_layers : 0;
+  const std::string identity = command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers);
+  const std::vector<std::string> notes = open_partial(session.comm, session.files, target, plan, identity, options.stage == 2);
   for (const std::string& note : notes) session.log.line(note);
   const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, plan, target, options);
   session.log.line("Successfully merged " + std::to_string(mapping.targets.targets.size()) + " parameters");

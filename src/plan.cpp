@@ -2,8 +2,8 @@
 #include "unshard/plan.h"
 
 #include <algorithm>
-#include <type_traits>
 
+#include "hash.h"
 #include "plan_parts.h"
 #include "unshard/error.h"
 
@@ -37,28 +37,6 @@ void check_covered(const Plan& plan, const std::vector<Segment>& segments) {
   }
   if (!covered || run != all.end()) throw Error(ErrorCode::internal, "plan: its runs do not cover the output exactly once");
 }
-
-class Hash {  // FNV-1a, 64 bits
- public:
-  void add(std::string_view bytes) {
-    add(std::uint64_t{bytes.size()});
-    for (const char byte : bytes) mix(static_cast<unsigned char>(byte));
-  }
-  template <class Number>
-  requires std::is_integral_v<Number>
-  void add(Number number) {
-    for (int shift = 0; shift < 64; shift += 8) mix(static_cast<std::uint64_t>(number) >> shift & 0xff);
-  }
-  template <class... Numbers>
-  void add_all(Numbers... numbers) {
-    (add(numbers), ...);
-  }
-  [[nodiscard]] std::uint64_t value() const { return value_; }
-
- private:
-  void mix(std::uint64_t byte) { value_ = (value_ ^ byte) * 0x100000001b3; }
-  std::uint64_t value_ = 0xcbf29ce484222325;
-};
 
 }  // namespace
 

@@ -151,7 +151,38 @@ ordered_json summary(const Session& session, const MergeFacts& facts, const std:
   return result;
 }
 
+[[noreturn]] void refuse_report(const std::string& path, const std::string& what) {
+  throw Error(ErrorCode::usage, "--report: " + printable(path, 4096) + ": " + what + "; choose another file");
+}
+
+bool lies_in(const std::string& path, const std::string& folder) {
+  return path.starts_with(folder.ends_with('/') ? folder : folder + "/");
+}
+
 }  // namespace
+
+void check_report_path(const Session& session, const std::string& report_path, const TargetFolder& target,
+                       const std::vector<std::string>& model_files, const std::vector<std::string>& sources) {
+  if (report_path.empty()) return;
+  collectively(session.comm, "report", [&] {
+    const std::string path = session.files.canonical(report_path);
+    for (const std::string& name : model_files) {
+      if (path == join_path(target.path, name)) refuse_report(report_path, "is a file of the model that this run writes");
+    }
+    if (session.comm.rank() != 0) return;  // which writes it
+    const auto status = session.files.status(path);
+    if (path == target.path || (status && status->kind == FileKind::folder)) refuse_report(report_path, "is a folder");
+    if (lies_in(path, target.partial)) refuse_report(report_path, "lies in the partial folder of this run");
+    for (const std::string& source : sources) {
+      if (status && lies_in(path, session.files.canonical(source))) refuse_report(report_path, "is a file of the source folder " + printable(source, 4096));
+    }
+    if (lies_in(path, target.path)) return;  // the folder is made by then
+    const auto folder = session.files.status(parent_path(path));
+    if (!folder || folder->kind != FileKind::folder) {
+      throw Error(ErrorCode::io, "--report: " + printable(report_path, 4096) + ": there is no folder " + printable(parent_path(path), 4096));
+    }
+  });
+}
 
 std::string report_merge(const Session& session, const MergeFacts& facts) {
   const bool on_root = session.comm.rank() == 0;

@@ -148,6 +148,28 @@ class Input(ProgramTest):
                 with self.subTest(ranks=ranks, command=command[0]):
                     self.expect_error(run([*command, "--local-dir", self.folder / "absent"], ranks), 3, str(self.folder / "absent"))
 
+    def test_a_report_replaces_no_file_of_the_source_or_of_the_model(self):
+        source = shutil.copytree(self.input, self.folder / "source")
+        shard = source / "model_world_size_2_rank_0.pt"
+        whole = shard.read_bytes()
+        for report, code in ((self.target / "model.safetensors", 2), (self.target / "tokenizer.json", 2), (self.target / "config.json", 2), (self.target, 2),
+                             (shard, 2), (self.folder / "model.unshard-partial" / "report.json", 2), (self.folder, 2), (self.folder / "absent" / "report.json", 5)):
+            for ranks in (0, 2):
+                with self.subTest(report=report.name, ranks=ranks):
+                    result = run(["merge", "--local-dir", source, "--target-dir", self.target, "--report", report], ranks)
+                    self.expect_failed_merge(result, code, "--report", str(report))
+                    self.assertFalse((self.folder / "model.unshard-partial").exists())
+        self.assertEqual(shard.read_bytes(), whole)
+
+    def test_a_report_may_lie_in_the_model_folder(self):
+        self.assertEqual(self.merge(2, "--report", self.target / "report.json").code, 0)
+        json.loads((self.target / "report.json").read_text())
+
+    def test_stage_2_continues_only_a_stage_1_with_the_same_cut(self):
+        self.assertEqual(self.merge(0, "--stage", "1", "--stage-layers", "1").code, 0)
+        self.expect_failed_merge(self.merge(2, "--stage", "2"), 2, "stage 1")
+        self.assertEqual(self.merge(2, "--stage", "2", "--stage-layers", "1").code, 0)
+
     def test_json_of_a_failure_still_has_code_and_line(self):
         for ranks in (0, 2):
             self.expect_error(run(["check", "--local-dir", self.folder / "absent", "--json"], ranks), 3, "absent")
@@ -199,6 +221,23 @@ class Signals(ProgramTest):
             with self.subTest(signal=number.name):
                 self.expect_failed_merge(self.interrupted(number, 0), 128 + number)
         self.expect_that_it_works_now()
+
+    def test_no_file_takes_the_number_of_a_stream_that_is_closed(self):
+        if not OPTIONS.faults:
+            self.skipTest("needs the library of faults")
+        command = [OPTIONS.unshard, "merge", "--local-dir", str(self.input), "--target-dir", str(self.target)]
+        slow = environment(LD_PRELOAD=OPTIONS.faults, FAULT="write-slow", FAULT_PATH=".safetensors")
+        process = subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], env=slow)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 20
+        while not list(self.folder.glob("model.unshard-partial/*safetensors*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)  # into the slow write
+        opened = {int(entry.name): os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
+        written = [number for number, path in opened.items() if path.startswith(str(self.target))]
+        self.assertTrue(written, opened)
+        self.assertGreater(min(written), 2, opened)
 
     def test_a_signal_that_the_launcher_passes_on_ends_all_ranks(self):
         self.expect_failed_merge(self.interrupted(signal.SIGUSR1, 2), 128 + signal.SIGUSR1)

@@ -1,0 +1,53 @@
+#include "command_identity.h"
+
+#include <nlohmann/json.hpp>
+
+#include "digest.h"
+#include "hash.h"
+
+namespace unshard {
+namespace {
+
+std::uint64_t hash_of(const Chunk& chunk, const Tree& tree, const Source& source) {
+  Hash hash;
+  hash.add_all(chunk.tensor, chunk.position - chunk.record_position, chunk.record_bytes, chunk.big_endian, chunk.has_crc);
+  hash.add_list(chunk.box.offset);
+  hash.add_list(chunk.box.extent);
+  hash.add_list(chunk.strides);
+  if (chunk.has_crc) {
+    hash.add(chunk.record_crc);
+  } else {
+    const ShardFile& file = source.files.at(chunk.file);
+    hash.add(file.label);
+    const TreeEntry* entry = tree.find(file.path);
+    hash.add_all(entry == nullptr ? 0 : entry->status.mtime_ns, chunk.position);
+  }
+  return hash.value();
+}
+
+std::uint64_t hash_of(const Target& target) {
+  Hash hash;
+  for (const Term& term : target.terms) {
+    hash.add(term.source);
+    hash.add_list(term.source_start);
+    hash.add_list(term.target_start);
+    for (const Axis& axis : term.axes) hash.add_all(axis.extent, axis.source_dim, axis.target_dim, axis.source_step, axis.target_step);
+  }
+  return hash.value();
+}
+
+}  // namespace
+
+std::string command_identity(Comm& comm, const Tree& tree, const Source& source, const Catalog& catalog, const Targets& targets,
+                             const Layout& layout, std::uint64_t stage_layers) {
+  std::uint64_t stored = 0;  // a sum, because it depends on the number of ranks which of them has a chunk
+  for (const Chunk& chunk : catalog.chunks) stored += hash_of(chunk, tree, source);
+  nlohmann::json identity{{"stage_layers", stage_layers}, {"stored", comm.reduce_all(stored, Reduction::sum)}};
+  for (const ShardFile& file : source.files) identity["inputs"].push_back({file.label, file.size_bytes});
+  for (const TensorRow& row : catalog.tensors) identity["tensors"].push_back({row.name, info(row.dtype).name});
+  for (const OutputFile& file : layout.files) identity["outputs"].push_back({file.name, sha256_hex(file.header), file.size_bytes});
+  for (const Target& target : targets.targets) identity["terms"].push_back(hash_of(target));
+  return sha256_hex(identity.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace unshard

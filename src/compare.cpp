@@ -6,10 +6,10 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <type_traits>
 
 #include "compare_side.h"
 #include "unshard/agree.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -33,7 +33,6 @@ struct GroupResult {
   std::uint32_t skipped = 0;  ///< 1: some pieces had equal bits and are not in the sums
   Difference difference;
 };
-static_assert(std::is_trivially_copyable_v<GroupResult>);
 
 /// The selected targets of one side as one file without gaps, in the order of pairs.
 Targets selected(const Targets& from, std::span<const Pair> pairs, std::uint32_t Pair::*number) {
@@ -228,15 +227,10 @@ class Comparison {
   [[nodiscard]] std::vector<Difference> fold(const std::vector<GroupResult>& results, const std::vector<bool>& differs) {
     std::vector<GroupResult> sent;
     std::ranges::copy_if(results, std::back_inserter(sent), [&](const GroupResult& result) { return differs[result.pair]; });
-    const auto bytes = std::as_bytes(std::span(sent));
+    std::vector<GroupResult> all;
+    for (const Bytes& part : comm_.gather_all(bytes_of(sent))) append_values(all, part);
     std::vector<Difference> out(a_targets_.targets.size());
-    for (const Bytes& part : comm_.gather_all(Bytes(bytes.begin(), bytes.end()))) {
-      for (std::size_t at = 0; at + sizeof(GroupResult) <= part.size(); at += sizeof(GroupResult)) {
-        GroupResult result;
-        std::memcpy(&result, part.data() + at, sizeof result);
-        add(out[result.pair], result.difference, 0);
-      }
-    }
+    for (const GroupResult& result : all) add(out[result.pair], result.difference, 0);
     return out;
   }
 

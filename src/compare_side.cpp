@@ -1,11 +1,10 @@
 #include "compare_side.h"
 
 #include <algorithm>
-#include <cstring>
-#include <type_traits>
 
 #include "file_owners.h"
 #include "unshard/agree.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -29,13 +28,6 @@ Plan plan_for(const Targets& targets, const std::vector<ByteRange>& ranges) {
     if (range.begin < range.end) plan.runs.back().push_back({0, 0, range.begin, range.end});
   }
   return plan;
-}
-
-static_assert(std::is_trivially_copyable_v<Slice>);
-
-Bytes to_bytes(const std::vector<Slice>& slices) {
-  const auto bytes = std::as_bytes(std::span(slices));
-  return {bytes.begin(), bytes.end()};
 }
 
 bool sees(const Comm& comm, const ShardFile& file) {
@@ -76,16 +68,16 @@ void ComparedSide::read_together(Comm& comm, ByteRange range, SideBuffers& buffe
     for (std::size_t rank = 0; rank < far.size(); ++rank) {
       std::vector<Slice> slices;
       for (const Copy& copy : far[rank]) slices.push_back(copy.slice);
-      requests[rank] = to_bytes(slices);
+      requests[rank] = bytes_of(slices);
     }
   });
   const std::vector<Bytes> wanted = comm.all_to_all(std::move(requests));
   std::vector<Bytes> answers(wanted.size());
   collectively(comm, "test", [&] {
     for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
-      for (std::size_t at = 0; at + sizeof(Slice) <= wanted[rank].size(); at += sizeof(Slice)) {
-        Slice slice;
-        std::memcpy(&slice, wanted[rank].data() + at, sizeof slice);
+      std::vector<Slice> slices;
+      append_values(slices, wanted[rank]);
+      for (const Slice& slice : slices) {
         const std::size_t before = answers[rank].size();
         answers[rank].resize(before + dense_bytes(slice));
         fetch(*side_.files.get(slice.file), slice, std::span(answers[rank]).subspan(before), buffers.work.scratch);

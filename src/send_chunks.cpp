@@ -7,6 +7,7 @@
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/move.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -83,11 +84,6 @@ class Selector {
   ChunkIndex index_;
 };
 
-Bytes to_bytes(const std::vector<Chunk>& chunks) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(chunks.data());
-  return Bytes(bytes, bytes + chunks.size() * sizeof(Chunk));
-}
-
 }  // namespace
 
 ChunkTable send_chunks(Comm& comm, const Catalog& catalog, const Targets& targets, const Plan& plan) {
@@ -97,16 +93,16 @@ ChunkTable send_chunks(Comm& comm, const Catalog& catalog, const Targets& target
                   "the plan is for " + std::to_string(plan.ranks) + " ranks, there are " + std::to_string(comm.size()));
     Selector selector(catalog, targets, plan);
     std::vector<Bytes> parts;
-    for (int rank = 0; rank < comm.size(); ++rank) parts.push_back(to_bytes(selector.needed_by(rank)));
+    for (int rank = 0; rank < comm.size(); ++rank) parts.push_back(bytes_of(selector.needed_by(rank)));
     return parts;
   });
   std::vector<Bytes> from_each = comm.all_to_all(std::move(to_each));
   std::size_t bytes_in_all = 0;
   for (const Bytes& bytes : from_each) bytes_in_all += bytes.size();
-  std::vector<Chunk> chunks(bytes_in_all / sizeof(Chunk));
-  auto* at = reinterpret_cast<std::byte*>(chunks.data());
+  std::vector<Chunk> chunks;
+  chunks.reserve(bytes_in_all / sizeof(Chunk));
   for (Bytes& bytes : from_each) {  // freed one by one: there may be millions of records
-    at = std::copy(bytes.begin(), bytes.end(), at);
+    append_values(chunks, bytes);
     bytes = {};
   }
   // Each tensor's records come from one rank, sorted; where home ranks hold ascending blocks of tensors, nothing is left to do.

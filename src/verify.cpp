@@ -1,7 +1,6 @@
 // verify: what was written is read back by another rank and compared with the checksums computed before the write.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "unshard/error.h"
 #include "unshard/move.h"
 #include "unshard/publish.h"
+#include "value_bytes.h"
 #include "workers.h"
 
 namespace unshard {
@@ -37,12 +37,10 @@ int best_shift(const Comm& comm) {
 std::vector<Extent> extents_to_read(Comm& comm, const std::vector<Extent>& written) {
   const int shift = best_shift(comm);
   std::vector<Bytes> to_each(static_cast<std::size_t>(comm.size()));
-  const auto* bytes = reinterpret_cast<const std::byte*>(written.data());
-  to_each[(comm.rank() + shift) % comm.size()] = Bytes(bytes, bytes + written.size() * sizeof(Extent));
+  to_each[(comm.rank() + shift) % comm.size()] = bytes_of(written);
   const std::vector<Bytes> from_each = comm.all_to_all(std::move(to_each));
-  const Bytes& mine = from_each[(comm.rank() + comm.size() - shift) % comm.size()];
-  std::vector<Extent> extents(mine.size() / sizeof(Extent));
-  if (!mine.empty()) std::memcpy(extents.data(), mine.data(), mine.size());
+  std::vector<Extent> extents;
+  append_values(extents, from_each[(comm.rank() + comm.size() - shift) % comm.size()]);
   return extents;
 }
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 
 #include "back_off.h"
 #include "checked.h"
 #include "unshard/agree.h"
 #include "unshard/mpi/comm.h"
+#include "value_bytes.h"
 
 namespace unshard {
 
@@ -47,12 +47,6 @@ bool would_not_start(const Launch& launch) {
   (void)launch;
   return false;
 #endif
-}
-
-Bytes to_bytes(const std::string& text) {
-  Bytes bytes(text.size());
-  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
 }
 
 }  // namespace
@@ -133,9 +127,7 @@ Ending Runtime::common_ending(const Ending& mine) {
   const bool everywhere = comm_->reduce_all(mine.code == 0 ? 0 : 1, Reduction::min) == 1;
   Ending ending;
   ending.code = static_cast<int>(comm_->reduce_all(comm_->rank() == root ? static_cast<std::uint64_t>(mine.code) : 0, Reduction::max));
-  Bytes text = to_bytes(mine.text);
-  comm_->broadcast(text, root);
-  ending.text.assign(reinterpret_cast<const char*>(text.data()), text.size());
+  ending.text = text_from(*comm_, root, mine.text);
   if (!everywhere) ending.text += " (rank " + std::to_string(root) + " on " + comm_->host_of(root) + ")";
   return ending;
 }

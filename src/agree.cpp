@@ -1,21 +1,12 @@
 #include "unshard/agree.h"
 
-#include <cstring>
 #include <new>
+
+#include "value_bytes.h"
 
 namespace unshard {
 
 namespace {
-
-Bytes to_bytes(std::string_view text) {
-  Bytes bytes(text.size());
-  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-std::string to_text(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 std::string where(const Comm& comm) {
   if (comm.size() == 1) return "";
@@ -37,9 +28,8 @@ void agree(Comm& comm, std::string_view step, const std::optional<Error>& mine) 
   const std::uint64_t failed = comm.reduce_all(mine ? 1 : 0, Reduction::sum);
   const bool speaks = first == candidate;
   const std::uint64_t code = comm.reduce_all(speaks ? static_cast<std::uint64_t>(mine->code()) : 0, Reduction::max);
-  Bytes text = speaks ? to_bytes(mine->what() + where(comm)) : Bytes{};
-  comm.broadcast(text, static_cast<int>(first));
-  throw Error(static_cast<ErrorCode>(code), std::string(step) + ": " + to_text(text) + and_others(failed - 1));
+  const std::string text = text_from(comm, static_cast<int>(first), speaks ? mine->what() + where(comm) : std::string{});
+  throw Error(static_cast<ErrorCode>(code), std::string(step) + ": " + text + and_others(failed - 1));
 }
 
 Error current_error() {

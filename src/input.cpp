@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 
 #include "unshard/agree.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -14,16 +14,6 @@ constexpr std::uint64_t most_config_bytes = std::uint64_t{64} << 20;
 std::string upper_case(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return text;
-}
-
-Bytes to_bytes(const std::string& text) {
-  Bytes bytes(text.size());
-  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-std::string to_text(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 /// Collective. The lowest rank whose node has a file at `path`; the communicator's size when none has.
@@ -54,12 +44,10 @@ SharedText read_shared_text(const Session& session, const std::string& path, con
   const int reader = lowest_rank_with(session, path);
   if (reader == session.comm.size())
     throw Error(ErrorCode::bad_input, step + ": " + printable(path, 4096) + ": is not there; check the path");
-  Bytes bytes;
-  collectively(session.comm, step, [&] {
-    if (session.comm.rank() == reader) bytes = to_bytes(read_small_file(session.files, path, most_config_bytes));
+  const std::string text = collectively(session.comm, step, [&] {
+    return session.comm.rank() == reader ? read_small_file(session.files, path, most_config_bytes) : std::string{};
   });
-  session.comm.broadcast(bytes, reader);
-  return {to_text(bytes), reader};
+  return {text_from(session.comm, reader, text), reader};
 }
 
 ConfigFolder find_config(const Session& session, const Source& source, const std::string& given) {

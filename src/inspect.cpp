@@ -1,7 +1,6 @@
 // The command `inspect`: everything that a file or a folder holds. Nothing of it is executed; names are shown so that no terminal takes
 // them for commands.
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -12,6 +11,7 @@
 #include "input.h"
 #include "unshard/agree.h"
 #include "unshard/merge.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -182,15 +182,10 @@ std::string inspect(const Session& session, const std::string& path, bool json) 
   if (place.is_folder) {
     text = list_folder(session, path, json);
   } else {
-    Bytes bytes;
-    collectively(session.comm, "inspect", [&] {
-      if (session.comm.rank() != place.reader) return;
-      const std::string read = list_file(session.files, path, json);
-      const auto view = std::as_bytes(std::span(read));
-      bytes.assign(view.begin(), view.end());
+    text = collectively(session.comm, "inspect", [&] {
+      return session.comm.rank() == place.reader ? list_file(session.files, path, json) : std::string{};
     });
-    session.comm.broadcast(bytes, place.reader);
-    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    text = text_from(session.comm, place.reader, text);
   }
   if (session.comm.rank() != 0) return "";
   if (json) return text;

@@ -30,7 +30,4 @@ void write_small_file(FileSystem& files, const std::string& path, std::string_vi
 /// Collective. Throws Error(io) naming the hosts if `path`, which rank 0 has just made, is not seen by every rank.
 void check_seen_by_all(Comm& comm, FileSystem& files, const std::string& path);
 
-/// Collective. The text of rank 0, on every rank.
-[[nodiscard]] std::string from_rank_0(Comm& comm, const std::string& text);
-
 }  // namespace unshard

@@ -1,6 +1,5 @@
 // What must be true of the target folder before any work is done.
 #include <chrono>
-#include <cstring>
 #include <random>
 #include <set>
 #include <thread>
@@ -9,6 +8,7 @@
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/publish.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -99,7 +99,7 @@ bool sees(FileSystem& files, const std::string& path) {
 void probe(Comm& comm, FileSystem& files, const std::string& folder) {
   std::random_device random;
   const std::string name = ".unshard-probe-" + std::to_string(random()) + std::to_string(random());
-  const std::string path = join_path(folder, from_rank_0(comm, name));
+  const std::string path = join_path(folder, text_from(comm, 0, name));
   collectively(comm, "target", [&] {
     if (comm.rank() == 0) write_small_file(files, path, "");
   });
@@ -111,13 +111,6 @@ void probe(Comm& comm, FileSystem& files, const std::string& folder) {
 }
 
 }  // namespace
-
-std::string from_rank_0(Comm& comm, const std::string& text) {
-  Bytes bytes(text.size());
-  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
-  comm.broadcast(bytes, 0);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 void check_seen_by_all(Comm& comm, FileSystem& files, const std::string& path) {
   bool here = sees(files, path);
@@ -148,7 +141,7 @@ TargetFolder check_target_folder(Comm& comm, FileSystem& files, const std::strin
     if (comm.rank() == 0) result.existed = check_contents(files, result.path, overwrite);
     return result;
   });
-  folder.path = from_rank_0(comm, folder.path);
+  folder.path = text_from(comm, 0, folder.path);
   folder.partial = folder.path + ".unshard-partial";
   folder.existed = comm.reduce_all(folder.existed ? 1 : 0, Reduction::max) != 0;
   const std::string parent = parent_path(folder.path);

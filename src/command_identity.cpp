@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "digest.h"
 #include "hash.h"
+#include "sha256.h"
 
 namespace unshard {
 namespace {

@@ -190,7 +190,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, plan, target, options);
   session.log.line("Successfully merged " + std::to_string(mapping.targets.targets.size()) + " parameters");
   if (options.stage == 1) {
-    sync_partial(session.comm, session.files, target, plan);
+    end_stage_1(session.comm, session.files, target, plan);
     session.log.line("Stage 1 is in " + printable(target.partial, 4096) + "; run the same command with --stage 2 to complete it");
   } else {
     publish_model(session, target, plan, mapping, config, assets, options);

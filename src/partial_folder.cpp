@@ -41,6 +41,7 @@ void check_left_files(FileSystem& files, const TargetFolder& target, const Plan&
 void continue_partial(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::string& fingerprint) {
   if (!files.status(target.partial)) refuse(target.partial, "is not there; run --stage 1 first, with the same options");
   check_command(target.partial, command_of(files, target.partial), fingerprint, "give the options of stage 1, or run --stage 1 again");
+  if (!files.status(join_path(target.partial, stage_1_file_name))) refuse(target.partial, "stage 1 did not end there; run --stage 1 again");
   check_left_files(files, target, plan);
 }
 

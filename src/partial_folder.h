@@ -14,6 +14,8 @@ namespace unshard {
 /// Its name is hidden, so that no asset (those are never hidden files) can collide with it.
 inline constexpr std::string_view command_file_name = ".unshard-command";
 inline constexpr std::string_view growing_suffix = ".part";
+/// In the partial folder once stage 1 of a staged merge has ended well. Hidden for the same reason.
+inline constexpr std::string_view stage_1_file_name = ".unshard-stage-1";
 
 /// Local. What the command file in `folder` says; none without one.
 [[nodiscard]] std::optional<std::string> command_of(FileSystem& files, const std::string& folder);

@@ -88,6 +88,7 @@ void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& pl
   if (files.status(templates)) files.sync_folder(templates);
   files.sync_folder(target.partial);
   files.rename(target.partial, target.path);
+  files.remove_file(join_path(target.path, stage_1_file_name));
   files.remove_file(join_path(target.path, command_file_name));
   files.sync_folder(target.path);
   files.sync_folder(parent_path(target.path));
@@ -154,13 +155,23 @@ std::vector<std::uint32_t> files_to_sync(const Comm& comm, const Plan& plan) {
   return files;
 }
 
-}  // namespace
-
+/// Collective. Waits until the files in the partial folder are on the device.
 void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
   collectively(comm, "publish", [&] {
     for (const std::uint32_t file : files_to_sync(comm, plan)) {
       files.open_for_writing(join_path(target.partial, partial_name(plan.layout.files[file])), false)->sync();
     }
+  });
+}
+
+}  // namespace
+
+void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
+  sync_partial(comm, files, target, plan);
+  collectively(comm, "publish", [&] {
+    if (comm.rank() != 0) return;
+    write_small_file(files, join_path(target.partial, stage_1_file_name), "");
+    files.sync_folder(target.partial);
   });
 }
 

@@ -1,12 +1,13 @@
 #include "report.h"
 
-#include <algorithm>
-#include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "digest.h"
+#include "sha256.h"
+#include "stored_elements.h"
 #include "unshard/agree.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -23,39 +24,40 @@ ordered_json shape_json(const Shape& shape) {
   return list;
 }
 
+/// Collective. The values of all ranks, by rank, on rank 0.
 template <class Value>
 std::vector<Value> gather_values(Comm& comm, const std::vector<Value>& mine) {
-  const auto bytes = std::as_bytes(std::span(mine));
   std::vector<Value> all;
-  for (const Bytes& part : comm.gather(Bytes(bytes.begin(), bytes.end()), 0)) {
-    const std::size_t before = all.size();
-    all.resize(before + part.size() / sizeof(Value));
-    if (!part.empty()) std::memcpy(all.data() + before, part.data(), part.size());
-  }
+  for (const Bytes& part : comm.gather(bytes_of(mine), 0)) append_values(all, part);
   return all;
 }
 
+Digest digest_of(File& file) {
+  Sha256 sha;
+  read_range(file, 0, file.size(), [&](std::span<std::byte> bytes) { sha.add(bytes); });
+  return sha.digest();
+}
+
+struct FileDigest {
+  std::size_t file = 0;
+  Digest digest{};
+};
+
 /// Collective. SHA-256 of every output file, by file, on rank 0. File i is read by rank i modulo the number of ranks.
 std::vector<std::string> file_digests(const Session& session, const MergeFacts& facts) {
-  constexpr std::size_t digits = 64;
   const std::string& folder = facts.options.stage == 1 ? facts.target.partial : facts.target.path;
   const std::vector<OutputFile>& files = facts.plan.layout.files;
   const auto ranks = static_cast<std::size_t>(session.comm.size());
   const auto mine = collectively(session.comm, "report", [&] {
-    std::vector<char> digests;
+    std::vector<FileDigest> digests;
     for (std::size_t i = static_cast<std::size_t>(session.comm.rank()); i < files.size(); i += ranks) {
       const std::string name = facts.options.stage == 1 ? partial_name(files[i]) : files[i].name;
-      const std::string digest = sha256_hex(*session.files.open_for_reading(join_path(folder, name)));
-      digests.insert(digests.end(), digest.begin(), digest.end());
+      digests.push_back({i, digest_of(*session.files.open_for_reading(join_path(folder, name)))});
     }
     return digests;
   });
-  const std::vector<Bytes> by_rank =
-      session.comm.gather(Bytes(std::as_bytes(std::span(mine)).begin(), std::as_bytes(std::span(mine)).end()), 0);
-  std::vector<std::string> result;
-  for (std::size_t i = 0; i < files.size() && !by_rank.empty(); ++i) {
-    result.emplace_back(reinterpret_cast<const char*>(by_rank[i % ranks].data()) + i / ranks * digits, digits);
-  }
+  std::vector<std::string> result(files.size());
+  for (const FileDigest& one : gather_values(session.comm, mine)) result[one.file] = hexadecimal(one.digest);
   return result;
 }
 
@@ -111,7 +113,7 @@ ordered_json full_report(const MergeFacts& facts, const std::vector<std::string>
   report["filled"] = facts.mapping.filled;
   for (std::size_t i = 0; i < facts.plan.layout.files.size(); ++i) {
     const OutputFile& file = facts.plan.layout.files[i];
-    report["output_files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}, {"sha256", digests.at(i)}});
+    report["output_files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}, {"sha256", digests[i]}});
   }
   for (const Extent& extent : extents) {
     report["extents"].push_back(

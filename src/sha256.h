@@ -8,6 +8,8 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "unshard/error.h"
 
@@ -37,10 +39,25 @@ class Sha256 {
   std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_;
 };
 
+/// In lower-case hexadecimal digits.
+[[nodiscard]] inline std::string hexadecimal(const Digest& digest) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : digest) {
+    text += digits[std::to_integer<unsigned>(byte) >> 4U];
+    text += digits[std::to_integer<unsigned>(byte) & 15U];
+  }
+  return text;
+}
+
 [[nodiscard]] inline Digest sha256(std::span<const std::byte> bytes) {
   Sha256 sha;
   sha.add(bytes);
   return sha.digest();
+}
+
+[[nodiscard]] inline std::string sha256_hex(std::string_view text) {
+  return hexadecimal(sha256(std::as_bytes(std::span(text))));
 }
 
 }  // namespace unshard

@@ -229,6 +229,8 @@ TEST(OpenPartial, StageTwoNeedsWhatStageOneLeft) {
   (void)open(files, target, "merge a");
   const std::string path = target.partial + "/model-00002-of-00002.safetensors.part";
   files.put(path, "header 22" + std::string(51, 's'));  // as if stage 1 had written there
+  expect_error(ErrorCode::usage, {target.partial, "did not end"}, [&] { (void)open(files, target, "merge a", true); });
+  end_stage_1(*self_comm(), files, target, small_plan());
   (void)open(files, target, "merge a", true);
   EXPECT_EQ(files.content(path).back(), 's');
   expect_error(ErrorCode::usage, {"merge a", "stage 1"}, [&] { (void)open(files, target, "merge b", true); });

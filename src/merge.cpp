@@ -10,6 +10,7 @@
 #include "unshard/agree.h"
 #include "unshard/output_format.h"
 #include "unshard/publish.h"
+#include "wire.h"
 
 namespace unshard {
 namespace {
@@ -141,12 +142,31 @@ std::vector<std::string> model_files(const Plan& plan, const Mapping& mapping, c
   return names;
 }
 
+/// Collective. The files beside config.json, listed by the rank that sees them; the same on every rank.
+std::vector<Asset> find_assets(const Session& session, const ConfigFolder& config) {
+  Bytes packed = collectively(session.comm, "assets", [&] {
+    WireWriter out;
+    if (session.comm.rank() != config.reader) return out.take();
+    for (const Asset& asset : list_assets(session.files, config.path)) {
+      out.text(asset.name);
+      out.text(asset.path);
+    }
+    return out.take();
+  });
+  session.comm.broadcast(packed, config.reader);
+  std::vector<Asset> assets;
+  for (WireReader in(packed); !in.at_end();) {
+    assets.push_back({in.text(), in.text()});  // in this order: an initialiser list is evaluated from the left
+  }
+  return assets;
+}
+
 void publish_model(const Session& session, const TargetFolder& target, const Plan& plan, const Mapping& mapping, const ConfigFolder& config,
                    const std::vector<Asset>& assets, const MergeOptions& options) {
   session.log.line("Saving Hugging Face format model to " + printable(options.target_dir, 4096));
   std::vector<SmallFile> last = output_named(options.output_format).indexes(mapping.targets, plan.layout);
   last.push_back({"config.json", config.config.edited(mapping.edits)});
-  publish(session.comm, session.files, target, plan, assets, {}, last);
+  publish(session.comm, session.files, target, plan, assets, config.reader, last);
 }
 
 /// Prints the plan; returns it as JSON.
@@ -167,9 +187,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   }
   const TargetFolder target = check_target_folder(session.comm, session.files, options.target_dir, sources,
                                                   options.overwrite || options.stage == 2, !options.dry_run);
-  const auto assets = collectively(session.comm, "assets", [&] {
-    return session.comm.rank() == config.reader ? list_assets(session.files, config.path) : std::vector<Asset>{};
-  });
+  const std::vector<Asset> assets = find_assets(session, config);
   session.log.line("Merging parameters using " + std::to_string(options.input.threads) + " thread" +
                    (options.input.threads == 1 ? "" : "s") + " on " + std::to_string(session.comm.size()) + " rank" +
                    (session.comm.size() == 1 ? "" : "s"));

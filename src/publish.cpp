@@ -50,7 +50,7 @@ struct Names {
   std::vector<std::string> last;  ///< indexes, then config.json: what makes the folder loadable
 };
 
-Names names_of(const std::vector<Asset>& assets, const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files) {
+Names names_of(const std::vector<Asset>& assets, const std::vector<SmallFile>& last_files) {
   Names names;
   std::set<std::string> seen;
   const auto add = [&](const std::string& name, std::vector<std::string>& to) {
@@ -59,24 +59,17 @@ Names names_of(const std::vector<Asset>& assets, const std::vector<SmallFile>& s
   };
   for (const SmallFile& file : last_files) add(file.name, names.last);
   std::stable_partition(names.last.begin(), names.last.end(), [](const std::string& name) { return name != config_name; });
-  for (const SmallFile& file : small_files) add(file.name, names.beside);
   for (const Asset& asset : assets) add(asset.name, names.beside);
   return names;
 }
 
-void write_around_weights(FileSystem& files, const std::string& folder, const std::vector<Asset>& assets,
-                          const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files) {
-  std::set<std::string> ours;
-  for (const SmallFile& file : small_files) ours.insert(file.name);
-  for (const SmallFile& file : last_files) ours.insert(file.name);
+void copy_assets(FileSystem& files, const std::string& folder, const std::vector<Asset>& assets, const Names& names) {
   for (const Asset& asset : assets) {
-    if (ours.contains(asset.name)) continue;
+    if (std::find(names.last.begin(), names.last.end(), asset.name) != names.last.end()) continue;  // written anew
     const std::string path = join_path(folder, asset.name);
     files.make_folder(parent_path(path));
     copy_file(files, asset.path, path);
   }
-  for (const SmallFile& file : small_files) write_small_file(files, join_path(folder, file.name), file.content);
-  for (const SmallFile& file : last_files) write_small_file(files, join_path(folder, growing(file.name)), file.content);
 }
 
 void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
@@ -175,13 +168,17 @@ void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, cons
   });
 }
 
-void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets,
-             const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files) {
+void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets, int asset_reader,
+             const std::vector<SmallFile>& last_files) {
   sync_partial(comm, files, target, plan);
+  const Names names = collectively(comm, "publish", [&] {
+    Names all = names_of(assets, last_files);
+    if (comm.rank() == asset_reader) copy_assets(files, target.partial, assets, all);
+    return all;
+  });
   collectively(comm, "publish", [&] {
     if (comm.rank() != 0) return;
-    const Names names = names_of(assets, small_files, last_files);
-    write_around_weights(files, target.partial, assets, small_files, last_files);
+    for (const SmallFile& file : last_files) write_small_file(files, join_path(target.partial, growing(file.name)), file.content);
     if (target.existed) {
       move_into(files, target, plan, names);
     } else {

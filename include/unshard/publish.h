@@ -56,10 +56,10 @@ std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const Targe
 /// stage 1 has written its part (a file of its full size says nothing: it has that from the start).
 void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan);
 
-/// Collective. Everything synced, small files and assets written, moved into place, folders synced: weights first, `last_files`
-/// (config.json and indexes) last. In a target that existed, files of our kinds are removed just before, the old config.json and indexes
-/// first; others stay.
-void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets,
-             const std::vector<SmallFile>& small_files, const std::vector<SmallFile>& last_files);
+/// Collective. Everything synced, assets copied, moved into place, folders synced: weights first, `last_files` (config.json and indexes)
+/// last. In a target that existed, files of our kinds are removed just before, the old config.json and indexes
+/// first; others stay. `assets` are the same on every rank; `asset_reader` is one that sees them.
+void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets, int asset_reader,
+             const std::vector<SmallFile>& last_files);
 
 }  // namespace unshard

@@ -47,7 +47,7 @@ void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root 
           ->write_at(part.begin, std::as_bytes(std::span(payload)));
     });
   }
-  publish(comm, files, target, plan, assets, {{"report.txt", "small"}}, last_files);
+  publish(comm, files, target, plan, assets, comm.size() - 1, last_files);
 }
 
 void put_config_folder(MemoryFileSystem& files) {
@@ -57,8 +57,8 @@ void put_config_folder(MemoryFileSystem& files) {
   files.make_folder("/out");
 }
 
-const std::vector<std::string> published{"additional_chat_templates/tool.jinja", "config.json", first_weights,   second_weights,
-                                         "model.safetensors.index.json",         "report.txt",  "tokenizer.json"};
+const std::vector<std::string> published{"additional_chat_templates/tool.jinja", "config.json",   first_weights, second_weights,
+                                         "model.safetensors.index.json",         "tokenizer.json"};
 
 void expect_published(const MemoryFileSystem& files) {
   EXPECT_EQ(files.tree("/out/model"), published);
@@ -254,7 +254,7 @@ TEST(Publish, ANameThatLeavesTheTargetIsRefused) {
     const auto comm = self_comm();
     const TargetFolder target = check_target_folder(*comm, files, "/out/model", {}, false);
     (void)open_partial(*comm, files, target, plan, "merge x", false);
-    EXPECT_THROW(publish(*comm, files, target, plan, {{name, "/hf/tokenizer.json"}}, {}, last_files), Error) << name;
+    EXPECT_THROW(publish(*comm, files, target, plan, {{name, "/hf/tokenizer.json"}}, 0, last_files), Error) << name;
     EXPECT_FALSE(files.exists("/out/model")) << name;
   }
 }

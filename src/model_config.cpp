@@ -269,6 +269,9 @@ std::string ModelConfig::edited(const Edits& edits) const {
     const std::string value = std::to_string(*edits.vocab_size);
     if (!editor.set_present("vocab_size", value, of_language)) editor.add("vocab_size", value);
   }
+  for (const auto& [key, number] : data_->overrides) {  // the weights were checked against these
+    if (!editor.set_present(key, std::to_string(number), of_language)) editor.add(key, std::to_string(number));
+  }
   editor.rename_architectures(edits.architectures);
   std::string text = editor.result();
   return edits.remove_quantization ? without_all(std::move(text), "quantization_config") : text;

@@ -124,6 +124,14 @@ TEST(Edits, AddTorchDtypeWhereThereIsNoDtype) {
   EXPECT_EQ(ModelConfig::parse(R"({"dtype": null})", "c").edited(edits), R"({"dtype": "float16"})");
 }
 
+TEST(Edits, NumbersThatWereGivenInsteadAreWritten) {
+  ModelConfig config = ModelConfig::parse(R"({"vocab_size": 50, "text_config": {"vocab_size": 50}, "vision_config": {"vocab_size": 7}})", "c");
+  config.override_number("vocab_size", 60);
+  config.override_number("head_dim", 4);
+  EXPECT_EQ(config.edited({}),
+            R"({"vocab_size": 60, "text_config": {"vocab_size": 60}, "vision_config": {"vocab_size": 7}, "head_dim": 4})");
+}
+
 TEST(Edits, RenameClasses) {
   ModelConfig::Edits edits;
   edits.architectures = {{"FSDPA", "A"}, {"absent", "x"}};

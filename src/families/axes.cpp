@@ -186,7 +186,7 @@ AxisSizes solve_sizes(const WholeAxes& whole, const Shape& shape, const Names& n
   return sizes;
 }
 
-PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
+PieceOfWhole place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
                         const Names& names, const std::string& tensor) {
   std::map<std::string, Taken, std::less<>> taken;
   AxisSizes own;  // sizes within the piece
@@ -205,7 +205,7 @@ PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const Ax
     }
     own[axis] = range.end - range.begin;
   }
-  PlacedPiece placed;
+  PieceOfWhole placed;
   for (const auto& dimension : piece.dimensions.axes) placed.shape.push_back(product_of(dimension, own));
   placed.from_whole.source_start = Shape::filled(whole.dimensions.axes.size(), 0);
   placed.from_whole.target_start = Shape::filled(placed.shape.size(), 0);

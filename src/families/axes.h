@@ -59,12 +59,12 @@ struct PieceAxes {
 [[nodiscard]] AxisSizes solve_sizes(const WholeAxes& whole, const Shape& shape, const Names& names, const std::string& tensor);
 
 /// One piece of a whole: its shape, and the term that fills it from the whole (or, reversed, its part of the whole from it).
-struct PlacedPiece {
+struct PieceOfWhole {
   Shape shape;
   Term from_whole;  ///< source: the whole; `source` id not set
 };
 /// Local. `indices`: of the named axes. Throws Error(bad_input) naming `tensor` when a selection is outside its axis.
-[[nodiscard]] PlacedPiece place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
+[[nodiscard]] PieceOfWhole place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
                                       const Names& names, const std::string& tensor);
 
 /// Local, pure. The same elements, moved the other way.

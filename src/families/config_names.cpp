@@ -1,3 +1,5 @@
+// What the names in a family's expressions stand for: numbers of the tensor's name, the family's own sizes, config.json.
+
 #include <algorithm>
 #include <charconv>
 

@@ -70,7 +70,7 @@ std::vector<Made> pieces_of(const Rule& rule, const std::string& name, const Axi
   for (const RulePiece& piece : rule.pieces) {
     AxisSizes indices;
     for_each_index(piece, sizes, indices, 0, [&](const AxisSizes& at) {
-      PlacedPiece placed = place_piece(*rule.axes, piece.axes, sizes, at, names, name);
+      PieceOfWhole placed = place_piece(*rule.axes, piece.axes, sizes, at, names, name);
       made.push_back({piece.name.fill(with_indices(captures, at)), placed.shape, {name}, {std::move(placed.from_whole)}});
     });
   }
@@ -230,7 +230,7 @@ std::optional<Made> take_piece(const Rule& rule, const std::string& name, const 
     const AxisSizes sizes = solve_sizes(*rule.axes, *shape, *names, whole);
     AxisSizes indices;
     for (const std::string& axis : piece.named) indices[axis] = number_of(*find_capture(*captures, axis));
-    PlacedPiece placed = place_piece(*rule.axes, piece.axes, sizes, indices, *names, name);
+    PieceOfWhole placed = place_piece(*rule.axes, piece.axes, sizes, indices, *names, name);
     return Made{name, placed.shape, {whole}, {std::move(placed.from_whole)}};
   }
   return std::nullopt;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "formats/other_layouts.h"
+#include "labels.h"
 #include "tracker.h"
 #include "unshard/checkpoint_format.h"
 
@@ -106,17 +107,6 @@ Error nothing_found(const Tree& tree, std::string_view backend, const std::vecto
   return bad_input(tree.roots.front(), "no " + wanted(backend) + " here; found: " + found + "; give the folder that holds the shards");
 }
 
-/// `folder` as seen from the root above it.
-std::string relative(const Tree& tree, const std::string& folder) {
-  std::string best = folder;
-  for (const std::string& root : tree.roots) {
-    if (folder == root) return "";
-    const std::string prefix = root.ends_with('/') ? root : root + "/";
-    if (folder.starts_with(prefix) && folder.size() - prefix.size() < best.size()) best = folder.substr(prefix.size());
-  }
-  return best;
-}
-
 Error several(const std::vector<Candidate>& candidates) {
   std::vector<std::string> folders;
   for (const Candidate& candidate : candidates) folders.push_back(candidate.folder + " (" + std::string(candidate.format->name()) + ")");
@@ -143,7 +133,8 @@ std::vector<Candidate> one_checkpoint(const Tree& tree, std::string_view backend
     const Candidate& found = search.found.front();
     if (std::any_of(parts.begin(), parts.end(), [&](const Candidate& part) { return part.folder == found.folder; })) continue;
     parts.push_back(found);
-    if (const std::string place = relative(tree, found.folder); !place.empty()) places.insert(place);
+    const bool is_root = std::find(tree.roots.begin(), tree.roots.end(), found.folder) != tree.roots.end();
+    if (!is_root) places.insert(label_of(tree, found.folder));
   }
   if (parts.empty()) throw nothing_found(tree, backend, others);
   const auto same_format = [&](const Candidate& part) { return part.format == parts.front().format; };

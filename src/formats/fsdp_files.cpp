@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "labels.h"
+
 namespace unshard {
 namespace {
 
@@ -59,16 +61,6 @@ std::optional<std::uint32_t> stated_world_size(const Tree& tree, const std::stri
     throw bad_input(path, "world_size is " + value + ", which is no number of ranks; remove the file to go by the file names");
   }
   return found->get<std::uint32_t>();
-}
-
-/// `path` as seen from the folder given above it.
-std::string label_of(const Tree& tree, const std::string& path) {
-  std::string label = path;
-  for (const std::string& root : tree.roots) {
-    const std::string prefix = root.ends_with('/') ? root : root + "/";
-    if (path.starts_with(prefix) && path.size() - prefix.size() < label.size()) label = path.substr(prefix.size());
-  }
-  return label;
 }
 
 /// Files of one kind in all folders: world size, then rank, to paths.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hf_index.h"
+#include "labels.h"
 #include "safetensors_header.h"
 #include "unshard/error.h"
 
@@ -47,16 +48,6 @@ std::set<std::string> names_in(const Tree& tree, const std::vector<std::string>&
     }
   }
   return names;
-}
-
-/// `path` relative to the folder that the user gave.
-std::string label_of(const Tree& tree, const std::string& path) {
-  std::size_t longest = 0;
-  for (const std::string& root : tree.roots) {
-    const std::string prefix = join_path(root, "");
-    if (path.starts_with(prefix)) longest = std::max(longest, prefix.size());
-  }
-  return path.substr(longest);
 }
 
 /// Adds the file `name`, with its copies in other folders. Returns whether there is one.

@@ -13,8 +13,6 @@
 namespace unshard {
 namespace {
 
-constexpr std::string_view lfs_pointer = "version https://git-lfs.github.com/spec/";
-
 Chunk chunk_of(const StoredTensor& stored) {
   Chunk chunk;
   chunk.position = stored.position;
@@ -95,14 +93,6 @@ std::optional<Finding> flat_parameters(const TorchContents& contents) {
                  ErrorCode::unsupported};
 }
 
-void refuse_lfs_pointer(File& file, const std::string& label) {
-  if (file.size() > 1024 || file.size() < lfs_pointer.size()) return;
-  std::string start(lfs_pointer.size(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(start)));
-  if (start != lfs_pointer) return;
-  throw Error(ErrorCode::bad_input, printable(label, 4096) + ": is a git-lfs pointer, not the file itself; run `git lfs pull`");
-}
-
 class FsdpFormat final : public CheckpointFormat {
  public:
   [[nodiscard]] std::string_view name() const override { return "fsdp"; }
@@ -119,7 +109,6 @@ class FsdpFormat final : public CheckpointFormat {
 
   [[nodiscard]] ShardContents read_headers(const Source& source, FileId file, File& open_file) const override {
     const std::string& label = source.files.at(file).label;
-    refuse_lfs_pointer(open_file, label);
     TorchContents contents = read_torch_file(open_file, label, source.files[file].rank);
     ShardContents shard;
     shard.objects = std::move(contents.objects);

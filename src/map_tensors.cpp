@@ -72,6 +72,8 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
     const std::vector<Expected> expected = expected_tensors(context, published);
     check_shapes(context, expected, published);
     if (!options.like) check_names(context, expected, published, mapping);
+  } else {
+    mapping.notes.emplace_back("The weights are quantised: names and shapes are not checked against config.json");
   }
   if (options.like) follow_like(context, published);
   choose_dtypes(context, published, mapping);

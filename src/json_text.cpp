@@ -97,14 +97,14 @@ class Scanner {
     if (text_[at_] == '{') return object();
     if (text_[at_] == '"') {
       string();
-    } else if (text_[at_] == '[' || text_[at_] == '{') {
-      skip_nested();
+    } else if (text_[at_] == '[') {
+      skip_list();
     } else {
       while (at_ < text_.size() && std::string_view(",]} \n\r\t").find(text_[at_]) == std::string_view::npos) ++at_;
     }
   }
 
-  void skip_nested() {
+  void skip_list() {
     std::size_t level = 0;
     do {
       const char c = text_[at_];

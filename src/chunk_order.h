@@ -22,11 +22,4 @@ namespace unshard {
   return std::tie(a.file, a.position) < std::tie(b.file, b.position);
 }
 
-/// One past the last chunk of the tensor that begins at `first`.
-[[nodiscard]] inline std::size_t tensor_end(const std::vector<Chunk>& chunks, std::size_t first) {
-  std::size_t end = first;
-  while (end < chunks.size() && chunks[end].tensor == chunks[first].tensor) ++end;
-  return end;
-}
-
 }  // namespace unshard

@@ -182,9 +182,8 @@ std::string inspect(const Session& session, const std::string& path, bool json) 
   if (place.is_folder) {
     text = list_folder(session, path, json);
   } else {
-    text = collectively(session.comm, "inspect", [&] {
-      return session.comm.rank() == place.reader ? list_file(session.files, path, json) : std::string{};
-    });
+    text = collectively(session.comm, "inspect",
+                        [&] { return session.comm.rank() == place.reader ? list_file(session.files, path, json) : std::string{}; });
     text = text_from(session.comm, place.reader, text);
   }
   if (session.comm.rank() != 0) return "";

@@ -134,7 +134,8 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
 }
 
 /// The names of all files of the model folder.
-std::vector<std::string> model_files(const Plan& plan, const Mapping& mapping, const std::vector<Asset>& assets, const MergeOptions& options) {
+std::vector<std::string> model_files(const Plan& plan, const Mapping& mapping, const std::vector<Asset>& assets,
+                                     const MergeOptions& options) {
   std::vector<std::string> names{"config.json"};
   for (const OutputFile& file : plan.layout.files) names.push_back(file.name);
   for (const SmallFile& file : output_named(options.output_format).indexes(mapping.targets, plan.layout)) names.push_back(file.name);
@@ -202,7 +203,8 @@ std::string merge(const Session& session, const MergeOptions& options) {
 
   check_report_path(session, options.report_path, target, model_files(plan, mapping, assets, options), sources);
   const std::uint64_t stage_layers = options.stage != 0 ? options.stage_layers : 0;
-  const std::string identity = command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers);
+  const std::string identity =
+      command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers);
   const std::vector<std::string> notes = open_partial(session.comm, session.files, target, plan, identity, options.stage == 2);
   for (const std::string& note : notes) session.log.line(note);
   const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, plan, target, options);

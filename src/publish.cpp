@@ -168,8 +168,8 @@ void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, cons
   });
 }
 
-void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets, int asset_reader,
-             const std::vector<SmallFile>& last_files) {
+void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets,
+             int asset_reader, const std::vector<SmallFile>& last_files) {
   sync_partial(comm, files, target, plan);
   const Names names = collectively(comm, "publish", [&] {
     Names all = names_of(assets, last_files);

@@ -47,8 +47,8 @@ struct TargetFolder {
 /// Collective. Makes the partial folder (parents too) and in it the plan's files with their final sizes and headers, named by partial_name.
 /// Its `.unshard-command` file holds `fingerprint`: one line that says which command the folder belongs to. What another command left there
 /// is Error(usage) naming that command; what the same command left is removed first. `continuing` (--stage 2): the folder must be there
-/// with this fingerprint, left by an end_stage_1, and stays as it is. Error(no_space) with both numbers when the files don't fit, Error(io) naming the hosts that
-/// don't see the folder. Returns lines for the user (the same on every rank): space that could not be reserved.
+/// with this fingerprint, left by an end_stage_1, and stays as it is. Error(no_space) with both numbers when the files don't fit, Error(io)
+/// naming the hosts that don't see the folder. Returns lines for the user (the same on every rank): space that could not be reserved.
 std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
                                       const std::string& fingerprint, bool continuing);
 
@@ -59,7 +59,7 @@ void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, cons
 /// Collective. Everything synced, assets copied, moved into place, folders synced: weights first, `last_files` (config.json and indexes)
 /// last. In a target that existed, files of our kinds are removed just before, the old config.json and indexes
 /// first; others stay. `assets` are the same on every rank; `asset_reader` is one that sees them.
-void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets, int asset_reader,
-             const std::vector<SmallFile>& last_files);
+void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets,
+             int asset_reader, const std::vector<SmallFile>& last_files);
 
 }  // namespace unshard

@@ -187,7 +187,7 @@ AxisSizes solve_sizes(const WholeAxes& whole, const Shape& shape, const Names& n
 }
 
 PieceOfWhole place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
-                        const Names& names, const std::string& tensor) {
+                         const Names& names, const std::string& tensor) {
   std::map<std::string, Taken, std::less<>> taken;
   AxisSizes own;  // sizes within the piece
   for (const auto& [axis, size] : sizes) {

@@ -65,7 +65,7 @@ struct PieceOfWhole {
 };
 /// Local. `indices`: of the named axes. Throws Error(bad_input) naming `tensor` when a selection is outside its axis.
 [[nodiscard]] PieceOfWhole place_piece(const WholeAxes& whole, const PieceAxes& piece, const AxisSizes& sizes, const AxisSizes& indices,
-                                      const Names& names, const std::string& tensor);
+                                       const Names& names, const std::string& tensor);
 
 /// Local, pure. The same elements, moved the other way.
 [[nodiscard]] Term reversed(const Term& term);

@@ -125,7 +125,8 @@ TEST(Edits, AddTorchDtypeWhereThereIsNoDtype) {
 }
 
 TEST(Edits, NumbersThatWereGivenInsteadAreWritten) {
-  ModelConfig config = ModelConfig::parse(R"({"vocab_size": 50, "text_config": {"vocab_size": 50}, "vision_config": {"vocab_size": 7}})", "c");
+  ModelConfig config =
+      ModelConfig::parse(R"({"vocab_size": 50, "text_config": {"vocab_size": 50}, "vision_config": {"vocab_size": 7}})", "c");
   config.override_number("vocab_size", 60);
   config.override_number("head_dim", 4);
   EXPECT_EQ(config.edited({}),

@@ -122,13 +122,17 @@ std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
 
 }  // namespace
 
-bool is_quantised(const Published& published) {
-  return std::any_of(published.targets.begin(), published.targets.end(), [](const Target& target) {
-    const DType dtype = target.dtype;
-    const bool codes =
-        dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32 || (info(dtype).size_bytes == 1 && dtype != DType::boolean);
-    return codes && target.shape.size() >= 2;
-  });
+bool is_quantised(const MapContext& context, const Published& published) {
+  const auto holds_codes = [](const Target& target) {
+    const bool one_byte = info(target.dtype).size_bytes == 1 && target.dtype != DType::boolean;
+    return (one_byte || target.dtype == DType::i32) && target.shape.size() >= 2;
+  };
+  const auto holds_scales = [](const Target& target) {  // weight_scale_inv, scales, weight_scale …
+    const std::string_view name = target.name;
+    return name.substr(name.rfind('.') + 1).find("scale") != std::string_view::npos;
+  };
+  return std::any_of(published.targets.begin(), published.targets.end(), holds_codes) &&
+         (context.config.has("quantization_config") || std::any_of(published.targets.begin(), published.targets.end(), holds_scales));
 }
 
 std::vector<Expected> expected_tensors(const MapContext& context, const Published& published) {

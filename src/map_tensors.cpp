@@ -26,7 +26,7 @@ void check_output(const Published& published) {
 
 /// A config.json whose weights are no longer quantised says so.
 void settle_quantisation(const MapContext& context, const Published& published, Mapping& mapping) {
-  if (!context.config.has("quantization_config") || is_quantised(published)) return;
+  if (!context.config.has("quantization_config") || is_quantised(context, published)) return;
   mapping.edits.remove_quantization = true;
   mapping.notes.emplace_back("The weights are not quantised: quantization_config is left out of config.json");
 }
@@ -68,7 +68,7 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
   settle_tie(context, tie, published, mapping);
   settle_quantisation(context, published, mapping);
   settle_architectures(context, published, mapping);
-  if (!is_quantised(published)) {
+  if (!is_quantised(context, published)) {
     const std::vector<Expected> expected = expected_tensors(context, published);
     check_shapes(context, expected, published);
     if (!options.like) check_names(context, expected, published, mapping);

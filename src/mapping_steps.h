@@ -79,8 +79,8 @@ void settle_tie(const MapContext& context, TieAnswer answer, Published& publishe
 /// Puts right what config.json says of the model's class: no `FSDP` in front (FSDP2 renames classes), and the class of a score head where
 /// there is one.
 void settle_architectures(const MapContext& context, const Published& published, Mapping& mapping);
-/// Whether the weights are quantised: codes and scales in place of plain matrices.
-[[nodiscard]] bool is_quantised(const Published& published);
+/// Whether the weights are quantised: matrices of codes, and scales or a config.json that says so.
+[[nodiscard]] bool is_quantised(const MapContext& context, const Published& published);
 
 /// One tensor that config.json implies.
 struct Expected {

@@ -65,7 +65,7 @@ class Walk {
   Walk(File& file, const PickledFile& pickled, const std::string& label, std::optional<std::uint32_t> rank)
       : label_(label),
         rebuilder_(file, pickled, rank),
-        steps_left_(pickled.tree->size_bytes() * 8 + 1024),
+        steps_left_(pickled.tree->size_bytes() + 1024),
         name_bytes_left_(pickled.tree->size_bytes() * 64 + (16 << 20)),
         persistent_count_(pickled.tree->persistent().size()) {}
   TorchContents run(const Node& root);

@@ -156,6 +156,13 @@ TEST(Names, ControlCharactersAreNotPrinted) {
 
 // ---- completeness and shapes
 
+TEST(Missing, AnIntegerMatrixAloneDoesNotMakeAModelQuantised) {
+  std::vector<TensorRow> table = llama();
+  table.pop_back();
+  table.push_back({"model.token_map", DType::i32, {6, 2}, 0});
+  EXPECT_THAT(error_of(table, llama_config), HasSubstr("lm_head.weight"));
+}
+
 TEST(Missing, TensorsAreNamedWithWhatWasFoundInstead) {
   std::vector<TensorRow> table = llama();
   for (TensorRow& row : table) {

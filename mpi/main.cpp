@@ -97,7 +97,6 @@ Ending run_command(const Session& session, CommandLine& line) {
   std::string json;
   Ending ending;
   if (line.command == Command::merge) {
-    line.merge.signal = received_signal;
     json = merge(session, line.merge);
   } else if (line.command == Command::check) {
     CheckResult result = check(session, line.check);
@@ -124,10 +123,10 @@ Ending ending_of_current_exception() {
 /// The command on this rank; what it throws becomes an ending.
 Ending run_on_this_rank(Comm& comm, CommandLine& line) {
   try {
-    watch_signals(line.command == Command::merge ? OnSignal::stop_at_next_round : OnSignal::end_at_once, comm.rank() == 0);
+    watch_signals(line.command == Command::inspect ? OnSignal::end_at_once : OnSignal::stop_at_next_piece, comm.rank() == 0);
     const std::unique_ptr<FileSystem> files = posix_file_system();
     const std::unique_ptr<Log> log = make_log(comm.rank(), line.verbosity);
-    const Ending ending = run_command({comm, *files, *log}, line);
+    const Ending ending = run_command({comm, *files, *log, received_signal}, line);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw Error(ErrorCode::io, stdout_failed);
     return ending;
   } catch (...) {

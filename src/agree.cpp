@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "unshard/work_limits.h"
 #include "value_bytes.h"
 
 namespace unshard {
@@ -28,8 +29,9 @@ void agree(Comm& comm, std::string_view step, const std::optional<Error>& mine) 
   const std::uint64_t failed = comm.reduce_all(mine ? 1 : 0, Reduction::sum);
   const bool speaks = first == candidate;
   const std::uint64_t code = comm.reduce_all(speaks ? static_cast<std::uint64_t>(mine->code()) : 0, Reduction::max);
-  const std::string text = text_from(comm, static_cast<int>(first), speaks ? mine->what() + where(comm) : std::string{});
-  throw Error(static_cast<ErrorCode>(code), std::string(step) + ": " + text + and_others(failed - 1));
+  const bool by_signal = is_stop(static_cast<ErrorCode>(code));  // sent to the job: which rank saw it first says nothing
+  const std::string text = text_from(comm, static_cast<int>(first), speaks ? mine->what() + (by_signal ? "" : where(comm)) : std::string{});
+  throw Error(static_cast<ErrorCode>(code), std::string(step) + ": " + text + and_others(by_signal ? 0 : failed - 1));
 }
 
 Error current_error() {

@@ -104,8 +104,11 @@ OwnFiles read_own_files(const Comm& comm, FileCache& files, const Source& source
   const std::vector<int> owners = file_owners(comm, source);
   HeaderReader reader(source, files);
   for (std::size_t file = 0; file < owners.size(); ++file) {
-    if (owners[file] == comm.rank()) reader.read(static_cast<FileId>(file));
+    if (owners[file] != comm.rank()) continue;
+    stop_if_signalled(files.limits());
+    reader.read(static_cast<FileId>(file));
   }
+  stop_if_signalled(files.limits());  // of a rank that had no files
   return std::move(reader.own);
 }
 

@@ -3,6 +3,7 @@
 
 #include "check_report.h"
 #include "input.h"
+#include "steps.h"
 #include "unshard/merge.h"
 
 namespace unshard {
@@ -20,8 +21,10 @@ void compare_stated_bytes(const Source& source, const Catalog& catalog, std::vec
 }  // namespace
 
 CheckResult check(const Session& session, const CheckOptions& options) {
+  const WorkLimits limits = limits_of(session, options.input);
+  if (options.deep) require_buffers("check", limits, least_reading_bytes);
   const Input input = open_input(session, options.input.backend, options.input.local_dirs);
-  FileCache files(session.files, input.source);
+  FileCache files(session.files, input.source, limits);
   Catalog catalog = read_catalog(session.comm, files, input.source);
   prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = options.deep, .deep = options.deep});
   CheckReport report{input.source, catalog, input.source.findings, stored_as(session.comm, catalog), {}};

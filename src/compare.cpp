@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -15,7 +16,45 @@ namespace unshard {
 namespace {
 
 constexpr std::uint64_t group_bytes = std::uint64_t{16} << 20U;
-constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20U;
+constexpr std::uint64_t most_piece_bytes = std::uint64_t{1} << 20U;
+constexpr std::uint64_t most_element_bytes = 16;
+// A thread has the piece of each side, dense bytes while one of them is made, scratch, and what the arithmetic takes.
+constexpr std::uint64_t thread_pieces = 3;
+constexpr std::uint64_t least_scratch_bytes = std::uint64_t{64} << 10U, most_scratch_bytes = std::uint64_t{512} << 10U;
+static_assert(least_scratch_bytes + Arithmetic::working_bytes + (thread_pieces + 2) * most_element_bytes * Arithmetic::slice_elements <=
+              least_comparing_bytes);
+
+/// How the buffers of a rank are divided.
+struct Division {
+  std::size_t threads = 1;
+  std::uint64_t scratch_bytes = 0;
+  std::uint64_t piece_bytes = 0;  ///< holds at least one slice of any type
+  std::uint64_t others = 1;       ///< for so many ranks together this rank can read at once
+};
+
+std::uint64_t scratch_of(std::uint64_t bytes) {
+  return std::clamp(bytes / 16, least_scratch_bytes, most_scratch_bytes);
+}
+
+Division for_threads(const WorkLimits& limits) {
+  Division of;
+  of.threads = static_cast<std::size_t>(
+      std::clamp<std::uint64_t>(limits.buffer_bytes / least_comparing_bytes, 1, static_cast<std::uint64_t>(std::max(limits.threads, 1))));
+  const std::uint64_t each = limits.buffer_bytes / of.threads;
+  of.scratch_bytes = scratch_of(each);
+  of.piece_bytes = std::min(most_piece_bytes, std::bit_floor((each - Arithmetic::working_bytes - of.scratch_bytes) / thread_pieces));
+  return of;
+}
+
+/// One thread; what it receives, and what it reads for each of the others, is a piece, too.
+Division for_rounds(const WorkLimits& limits) {
+  Division of;
+  of.scratch_bytes = scratch_of(limits.buffer_bytes);
+  const std::uint64_t left = limits.buffer_bytes - Arithmetic::working_bytes - of.scratch_bytes;
+  of.piece_bytes = std::min(most_piece_bytes, std::bit_floor(left / (thread_pieces + 2)));
+  of.others = (left - (thread_pieces + 1) * of.piece_bytes) / of.piece_bytes;
+  return of;
+}
 
 bool is_complex(DType dtype) {
   return dtype == DType::c32 || dtype == DType::c64 || dtype == DType::c128;
@@ -121,8 +160,13 @@ class Comparison {
     for (const std::uint64_t group : groups) bytes += (groups_[group].end - groups_[group].first) * a_size(groups_[group].pair);
     if (bytes > 0) log_.begin_progress("Comparing", bytes);
     std::vector<GroupResult> results(groups.size());
-    if (a_->everywhere() && b_->everywhere()) {
-      collectively(comm_, "test", [&] { compare_by_threads(groups, all, results); });
+    const bool alone = a_->everywhere() && b_->everywhere();
+    division_ = alone ? for_threads(options_.limits) : for_rounds(options_.limits);
+    if (alone) {
+      collectively(comm_, "test", [&] {
+        compare_by_threads(groups, all, results);
+        stop_if_signalled(options_.limits);  // of a rank that had nothing to compare
+      });
     } else {
       compare_in_rounds(groups, all, results);
     }
@@ -136,13 +180,14 @@ class Comparison {
     std::exception_ptr failure;
     const auto work = [&] {
       try {
-        PieceBuffers buffers;
+        PieceBuffers buffers(division_);
         for (std::size_t i = next++; i < groups.size(); i = next++) {
           GroupResult result = empty_result(groups[i]);
           for (Group piece = first_piece(groups[i]); piece.first < piece.end; piece = piece_after(piece, groups[i])) {
-            a_->read(byte_range(piece, a_size(piece.pair), *a_), buffers.a);
-            b_->read(byte_range(piece, b_size(piece.pair), *b_), buffers.b);
-            compare_piece(piece, buffers.a.bytes, buffers.b.bytes, all, result);
+            stop_if_signalled(options_.limits);
+            a_->read(byte_range(piece, a_size(piece.pair), *a_), buffers.a, buffers.work);
+            b_->read(byte_range(piece, b_size(piece.pair), *b_), buffers.b, buffers.work);
+            compare_piece(piece, buffers.a, buffers.b, all, result);
           }
           results[i] = result;
           const std::lock_guard lock(mutex);
@@ -155,14 +200,15 @@ class Comparison {
       }
     };
     std::vector<std::jthread> threads;
-    const auto count = std::min<std::size_t>(static_cast<std::size_t>(std::max(options_.threads, 1)), groups.size());
+    const auto count = std::min(division_.threads, groups.size());
     for (std::size_t i = 1; i < count; ++i) threads.emplace_back(work);
     work();
     threads.clear();
     if (failure) std::rethrow_exception(failure);
   }
 
-  /// Some shards lie on one node only: the ranks go through their pieces in step, and those that see a file read it for the others.
+  /// Some shards lie on one node only: the ranks go through their pieces in step, and those that see a file read it for the others. Where
+  /// one rank could not hold a piece for each of the others, they take turns.
   void compare_in_rounds(const std::vector<std::uint64_t>& groups, bool all, std::vector<GroupResult>& results) {
     std::vector<std::pair<std::size_t, Group>> pieces;
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -170,16 +216,20 @@ class Comparison {
       for (Group piece = first_piece(groups[i]); piece.first < piece.end; piece = piece_after(piece, groups[i]))
         pieces.emplace_back(i, piece);
     }
-    const std::uint64_t rounds = comm_.reduce_all(pieces.size(), Reduction::max);
-    PieceBuffers buffers;
+    const auto ranks = static_cast<std::uint64_t>(comm_.size()), rank = static_cast<std::uint64_t>(comm_.rank());
+    const std::uint64_t turns = (ranks + division_.others - 1) / division_.others;
+    const std::uint64_t rounds = comm_.reduce_all(pieces.size(), Reduction::max) * turns;
+    PieceBuffers buffers(division_);
     for (std::uint64_t round = 0; round < rounds; ++round) {
-      const bool active = round < pieces.size();
-      const Group piece = active ? pieces[round].second : Group{};
-      a_->read_together(comm_, active ? byte_range(piece, a_size(piece.pair), *a_) : ByteRange{}, buffers.a);
-      b_->read_together(comm_, active ? byte_range(piece, b_size(piece.pair), *b_) : ByteRange{}, buffers.b);
+      const std::uint64_t number = round / turns;
+      const bool active = number < pieces.size() && rank % turns == round % turns;
+      const Group piece = active ? pieces[number].second : Group{};
+      a_->read_together(comm_, active ? byte_range(piece, a_size(piece.pair), *a_) : ByteRange{}, buffers.a, buffers.work);
+      b_->read_together(comm_, active ? byte_range(piece, b_size(piece.pair), *b_) : ByteRange{}, buffers.b, buffers.work);
       collectively(comm_, "test", [&] {
+        stop_if_signalled(options_.limits);
         if (!active) return;
-        compare_piece(piece, buffers.a.bytes, buffers.b.bytes, all, results[pieces[round].first]);
+        compare_piece(piece, buffers.a, buffers.b, all, results[pieces[number].first]);
         log_.add_progress((piece.end - piece.first) * a_size(piece.pair));
       });
     }
@@ -188,8 +238,8 @@ class Comparison {
   [[nodiscard]] GroupResult empty_result(std::uint64_t group) const { return {group, groups_[group].pair, 0, {}}; }
 
   [[nodiscard]] Group piece_from(std::uint64_t first, const Group& group) const {
-    const std::uint64_t step = piece_bytes / std::max(a_size(group.pair), b_size(group.pair));
-    return {group.pair, first, std::min(first + step, group.end)};
+    const std::uint64_t most = division_.piece_bytes / std::max(a_size(group.pair), b_size(group.pair));
+    return {group.pair, first, std::min(first + most - most % Arithmetic::slice_elements, group.end)};
   }
   [[nodiscard]] Group first_piece(std::uint64_t group) const { return piece_from(groups_[group].first, groups_[group]); }
   [[nodiscard]] Group piece_after(const Group& piece, std::uint64_t group) const { return piece_from(piece.end, groups_[group]); }
@@ -201,11 +251,17 @@ class Comparison {
 
   void compare_piece(const Group& piece, std::span<const std::byte> a, std::span<const std::byte> b, bool all, GroupResult& result) const {
     const DType a_dtype = a_targets_.targets[piece.pair].dtype, b_dtype = b_targets_.targets[piece.pair].dtype;
-    if (!all && a_dtype == b_dtype && std::memcmp(a.data(), b.data(), a.size()) == 0) {
-      result.skipped = 1;
-      return;
+    const std::uint64_t count = piece.end - piece.first, a_bytes = a_size(piece.pair), b_bytes = b_size(piece.pair);
+    for (std::uint64_t first = 0; first < count; first += Arithmetic::slice_elements) {
+      const std::uint64_t elements = std::min(Arithmetic::slice_elements, count - first);
+      const auto of_a = a.subspan(first * a_bytes, elements * a_bytes), of_b = b.subspan(first * b_bytes, elements * b_bytes);
+      if (!all && a_dtype == b_dtype && std::memcmp(of_a.data(), of_b.data(), of_a.size()) == 0) {
+        result.skipped = 1;
+        continue;
+      }
+      add(result.difference, arithmetic().compare(of_a, a_dtype, of_b, b_dtype, options_.tolerance, options_.like_dtype),
+          piece.first + first);
     }
-    add(result.difference, arithmetic().compare(a, a_dtype, b, b_dtype, options_.tolerance, options_.like_dtype), piece.first);
   }
 
   /// Collective.
@@ -234,8 +290,14 @@ class Comparison {
     return out;
   }
 
+  /// Of one thread.
   struct PieceBuffers {
-    SideBuffers a, b;
+    explicit PieceBuffers(const Division& division) {
+      for (std::vector<std::byte>* buffer : {&a, &b, &work.dense}) buffer->reserve(division.piece_bytes);
+      work.scratch.resize(division.scratch_bytes);
+    }
+    std::vector<std::byte> a, b;
+    Buffers work;
   };
 
   Comm& comm_;
@@ -244,6 +306,7 @@ class Comparison {
   Targets a_targets_, b_targets_;
   std::vector<Group> groups_;
   std::uint64_t mine_first_ = 0, mine_end_ = 0;
+  Division division_;
   std::optional<ComparedSide> a_, b_;
 };
 

@@ -1,8 +1,9 @@
 // Comparing two models tensor by tensor, wherever their bytes lie: the work of `test`.
 //
 // Pairs of targets are cut into groups of at most 16 MiB, dealt to ranks by bytes; a rank makes the bytes of both sides in pieces of at
-// most 1 MiB, the way a merge would make them, so that memory is bounded and a sharded checkpoint needs no merged copy. Pieces of equal
-// bits need no arithmetic. The cuts depend on shapes and types only, so sums are the same for any number of ranks and threads.
+// most 1 MiB, the way a merge would make them, so that memory is bounded and a sharded checkpoint needs no merged copy. A piece is
+// compared slice by slice (Arithmetic::slice_elements); slices of equal bits need no arithmetic. Groups and slices depend on shapes and
+// types only, so sums are the same for any number of ranks and threads and any memory.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,11 @@ struct Pair {
 struct CompareOptions {
   Tolerance tolerance;
   bool like_dtype = false;
-  int threads = 4;
+  WorkLimits limits;
 };
+
+/// The least WorkLimits::buffer_bytes with which any two tensors can be compared by any number of ranks.
+inline constexpr std::uint64_t least_comparing_bytes = std::uint64_t{2} << 20;
 
 /// Local, pure. Whether elements of the two types can be compared as numbers: not complex ones with others.
 [[nodiscard]] bool comparable(DType a, DType b);

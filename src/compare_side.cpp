@@ -9,8 +9,6 @@
 namespace unshard {
 namespace {
 
-constexpr std::size_t scratch_bytes = std::size_t{1} << 20U;
-
 /// One file that holds all targets, one after the other; run r is what rank r reads of it.
 Plan plan_for(const Targets& targets, const std::vector<ByteRange>& ranges) {
   Plan plan;
@@ -45,18 +43,16 @@ ComparedSide::ComparedSide(Comm& comm, const Side& side, const Targets& targets,
   everywhere_ = std::ranges::all_of(side.source.files, [&](const ShardFile& file) { return file.nodes.size() == nodes; });
 }
 
-void ComparedSide::read(ByteRange range, SideBuffers& buffers) const {
-  buffers.work.scratch.resize(std::max(buffers.work.scratch.size(), scratch_bytes));
-  buffers.bytes.resize(range.end - range.begin);
-  (void)assemble(side_.files, assembler_.copies(0, range.begin, range.end), buffers.bytes, buffers.work);
+void ComparedSide::read(ByteRange range, std::vector<std::byte>& bytes, Buffers& work) const {
+  bytes.resize(range.end - range.begin);
+  (void)assemble(side_.files, assembler_.copies(0, range.begin, range.end), bytes, work);
 }
 
-void ComparedSide::read_together(Comm& comm, ByteRange range, SideBuffers& buffers) const {
+void ComparedSide::read_together(Comm& comm, ByteRange range, std::vector<std::byte>& bytes, Buffers& work) const {
   std::vector<std::vector<Copy>> far(static_cast<std::size_t>(comm.size()));  // by the rank that reads for us
   std::vector<Bytes> requests(far.size());
   collectively(comm, "test", [&] {
-    buffers.work.scratch.resize(std::max(buffers.work.scratch.size(), scratch_bytes));
-    buffers.bytes.resize(range.end - range.begin);
+    bytes.resize(range.end - range.begin);
     const std::vector<int> owners = file_owners(comm, side_.source);
     std::vector<Copy> near;
     if (range.begin < range.end) near = assembler_.copies(0, range.begin, range.end);
@@ -64,7 +60,7 @@ void ComparedSide::read_together(Comm& comm, ByteRange range, SideBuffers& buffe
         std::stable_partition(near.begin(), near.end(), [&](const Copy& copy) { return sees(comm, side_.source.files[copy.slice.file]); });
     for (auto copy = first_far; copy != near.end(); ++copy) far[static_cast<std::size_t>(owners[copy->slice.file])].push_back(*copy);
     near.erase(first_far, near.end());
-    (void)assemble(side_.files, near, buffers.bytes, buffers.work);
+    (void)assemble(side_.files, near, bytes, work);
     for (std::size_t rank = 0; rank < far.size(); ++rank) {
       std::vector<Slice> slices;
       for (const Copy& copy : far[rank]) slices.push_back(copy.slice);
@@ -77,10 +73,13 @@ void ComparedSide::read_together(Comm& comm, ByteRange range, SideBuffers& buffe
     for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
       std::vector<Slice> slices;
       append_values(slices, wanted[rank]);
+      std::size_t total = 0;
+      for (const Slice& slice : slices) total += dense_bytes(slice);
+      answers[rank].resize(total);
+      std::span<std::byte> rest = answers[rank];
       for (const Slice& slice : slices) {
-        const std::size_t before = answers[rank].size();
-        answers[rank].resize(before + dense_bytes(slice));
-        fetch(*side_.files.get(slice.file), slice, std::span(answers[rank]).subspan(before), buffers.work.scratch);
+        fetch(*side_.files.get(slice.file), slice, rest.first(dense_bytes(slice)), work.scratch);
+        rest = rest.subspan(dense_bytes(slice));
       }
     }
   });
@@ -88,7 +87,7 @@ void ComparedSide::read_together(Comm& comm, ByteRange range, SideBuffers& buffe
   for (std::size_t rank = 0; rank < far.size(); ++rank) {
     std::span<const std::byte> dense = received[rank];
     for (const Copy& copy : far[rank]) {
-      place(copy, dense.first(dense_bytes(copy.slice)), buffers.bytes);
+      place(copy, dense.first(dense_bytes(copy.slice)), bytes);
       dense = dense.subspan(dense_bytes(copy.slice));
     }
   }

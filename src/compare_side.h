@@ -16,12 +16,6 @@ struct ByteRange {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// The bytes of one piece, and the memory that making them takes. One for each thread.
-struct SideBuffers {
-  std::vector<std::byte> bytes;
-  Buffers work;
-};
-
 class ComparedSide {
  public:
   /// Collective. `targets` and what `side` refers to must outlive this; `ranges` by rank: what each of them will read.
@@ -31,10 +25,11 @@ class ComparedSide {
   [[nodiscard]] std::uint64_t start_of(std::uint32_t target) const { return plan_.layout.placed[target].position; }
   /// Local. Whether every node sees every file, so that each rank can read for itself.
   [[nodiscard]] bool everywhere() const { return everywhere_; }
-  /// Local, thread-safe. Makes the bytes of a range.
-  void read(ByteRange range, SideBuffers& buffers) const;
-  /// Collective. The same, where a range may be empty on some ranks and files are read by ranks that see them.
-  void read_together(Comm& comm, ByteRange range, SideBuffers& buffers) const;
+  /// Local, thread-safe. Makes the bytes of a range. `work` has its scratch; its dense bytes grow to as many as the range's.
+  void read(ByteRange range, std::vector<std::byte>& bytes, Buffers& work) const;
+  /// Collective. The same, where a range may be empty on some ranks and files are read by ranks that see them. Beside `bytes` and `work`
+  /// it takes as many bytes as the range has, and on a rank that reads for others as many as their ranges have together.
+  void read_together(Comm& comm, ByteRange range, std::vector<std::byte>& bytes, Buffers& work) const;
 
  private:
   const Side& side_;

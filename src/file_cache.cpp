@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace unshard {
 namespace {
@@ -17,6 +18,10 @@ std::size_t half_of_descriptor_limit() {
 
 FileCache::FileCache(FileSystem& system, const Source& source, std::size_t limit)
     : system_(system), source_(source), limit_(limit == 0 ? half_of_descriptor_limit() : limit) {}
+
+FileCache::FileCache(FileSystem& system, const Source& source, WorkLimits limits) : FileCache(system, source) {
+  limits_ = std::move(limits);
+}
 
 std::shared_ptr<File> FileCache::get(std::uint32_t file) {
   const std::lock_guard lock(mutex_);

@@ -7,6 +7,7 @@
 #include "dry_run.h"
 #include "input.h"
 #include "report.h"
+#include "steps.h"
 #include "unshard/agree.h"
 #include "unshard/output_format.h"
 #include "unshard/publish.h"
@@ -15,27 +16,18 @@
 namespace unshard {
 namespace {
 
-constexpr std::uint64_t low_memory_bytes = std::uint64_t{64} << 20;
-
-std::uint64_t buffer_bytes(const InputOptions& options) {
-  return options.low_cpu_mem_usage ? std::min(options.buffer_bytes, low_memory_bytes) : options.buffer_bytes;
-}
-
 /// Collective. The proven catalog of a Hugging Face folder that helps (--like, --fill-missing-from).
 struct HelperFolder {
   Tree tree;
   Source source;
   Catalog catalog;
 };
-HelperFolder read_helper_folder(const Session& session, const std::string& option, const std::string& folder) {
+HelperFolder read_helper_folder(const Session& session, const std::string& option, const std::string& folder, const WorkLimits& limits) {
   HelperFolder helper;
   helper.tree = list_tree(session.comm, session.files, {folder});
   helper.source = collectively(session.comm, option, [&] { return discover(helper.tree, "hf"); });
-  FileCache files(session.files, helper.source);
-  helper.catalog = read_catalog(session.comm, files, helper.source);
-  prove_coverage(session.comm, files, helper.source, helper.catalog, {});
-  require_no_errors(option, helper.source.findings);
-  require_no_errors(option, helper.catalog.findings);
+  FileCache files(session.files, helper.source, limits);
+  helper.catalog = read_proven_catalog(session, option, files, helper.source);
   return helper;
 }
 
@@ -47,46 +39,28 @@ MapOptions complete_map_options(const Session& session, const MergeOptions& opti
     map.custom_mapping_path = options.custom_mapping_path;
   }
   if (!options.like_dir.empty())
-    map.like = LikeFolder{options.like_dir, read_helper_folder(session, "--like", options.like_dir).catalog.tensors};
+    map.like = LikeFolder{options.like_dir,
+                          read_helper_folder(session, "--like", options.like_dir, limits_of(session, options.input)).catalog.tensors};
   return map;
 }
 
-/// Collective. Headers of all files, and the proof that they make whole tensors.
-Catalog read_proven_catalog(const Session& session, FileCache& files, Input& input, const MergeOptions& options) {
+/// Collective. The proven catalog, with what --fill-missing-from adds.
+Catalog read_input(const Session& session, FileCache& files, Input& input, const MergeOptions& options) {
   Source& source = input.source;
-  require_no_errors("check", source.findings);
-  Catalog catalog = read_catalog(session.comm, files, source);
-  require_no_errors("catalog", catalog.findings);
-  prove_coverage(session.comm, files, source, catalog, {});
-  require_no_errors("catalog", catalog.findings);
+  Catalog catalog = read_proven_catalog(session, "catalog", files, source);
   if (!options.fill_missing_from.empty()) {
-    HelperFolder fill = read_helper_folder(session, "--fill-missing-from", options.fill_missing_from);
+    HelperFolder fill = read_helper_folder(session, "--fill-missing-from", options.fill_missing_from, limits_of(session, options.input));
     append_catalog(session.comm, source, catalog, fill.source, fill.catalog);
     input.tree.entries.merge(fill.tree.entries);
   }
   return catalog;
 }
 
-/// Collective. What every output tensor is made of; ties are settled by the data.
-Mapping make_mapping(const Session& session, FileCache& files, const Catalog& catalog, const ModelConfig& config,
-                     const MapOptions& options) {
-  const auto question = collectively(session.comm, "map", [&] { return tie_question(catalog.tensors, config, options); });
-  TieAnswer answer = TieAnswer::not_asked;
-  if (question) {
-    const bool equal = same_bits(session.comm, files, catalog, question->embedding, question->head, question->dtype);
-    answer = equal ? TieAnswer::equal : TieAnswer::different;
-  }
-  Mapping mapping = collectively(session.comm, "map", [&] { return map_tensors(catalog.tensors, config, options, answer); });
-  for (const std::string& warning : mapping.warnings) session.log.warning(warning);
-  for (const std::string& note : mapping.notes) session.log.line(note);
-  return mapping;
-}
-
 /// Collective. The plan, the same on every rank (compared by its hash).
 Plan agree_on_plan(const Session& session, const Mapping& mapping, const MergeOptions& options) {
   PlanOptions plan_options;
   plan_options.ranks = options.dry_run && options.dry_run_ranks > 0 ? options.dry_run_ranks : session.comm.size();
-  plan_options.step_bytes = step_bytes_for(buffer_bytes(options.input), options.input.threads);
+  plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.input.threads);
   plan_options.stage = options.stage;
   plan_options.stage_layers = options.stage_layers;
   Plan plan = collectively(session.comm, "plan", [&] {
@@ -104,11 +78,11 @@ MoveOptions move_options(const Session& session, const Source& source, const Mer
   MoveOptions move;
   move.io = options.io;
   move.threads = options.input.threads;
-  move.buffer_bytes = buffer_bytes(options.input);
+  move.buffer_bytes = limits_of(session, options.input).buffer_bytes;
   move.home_readers = needs_home_readers(source, session.comm);
   move.mpi_hints = options.mpi_hints;
   move.progress = [&log = session.log](std::uint64_t bytes) { log.add_progress(bytes); };
-  move.signal = options.signal;
+  move.signal = session.signal;
   return move;
 }
 
@@ -129,7 +103,7 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   session.log.begin_progress("Merging", total_bytes);
   MoveReport report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
   session.log.end_progress();
-  if (options.verify) verify(session.comm, session.files, target.partial, plan, report.extents, options.input.threads);
+  if (options.verify) verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input));
   return report;
 }
 
@@ -165,6 +139,7 @@ std::vector<Asset> find_assets(const Session& session, const ConfigFolder& confi
 void publish_model(const Session& session, const TargetFolder& target, const Plan& plan, const Mapping& mapping, const ConfigFolder& config,
                    const std::vector<Asset>& assets, const MergeOptions& options) {
   session.log.line("Saving Hugging Face format model to " + printable(options.target_dir, 4096));
+  collectively(session.comm, "publish", [&] { stop_if_signalled(limits_of(session, options.input)); });  // the last chance
   std::vector<SmallFile> last = output_named(options.output_format).indexes(mapping.targets, plan.layout);
   last.push_back({"config.json", config.config.edited(mapping.edits)});
   publish(session.comm, session.files, target, plan, assets, config.reader, last);
@@ -172,13 +147,15 @@ void publish_model(const Session& session, const TargetFolder& target, const Pla
 
 /// Prints the plan; returns it as JSON.
 std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options) {
-  for (const std::string& line : dry_run_lines(targets, plan, buffer_bytes(options.input))) session.log.line(line);
-  return session.comm.rank() == 0 ? dry_run_json(targets, plan, buffer_bytes(options.input)) : "";
+  for (const std::string& line : dry_run_lines(targets, plan, limits_of(session, options.input).buffer_bytes)) session.log.line(line);
+  return session.comm.rank() == 0 ? dry_run_json(targets, plan, limits_of(session, options.input).buffer_bytes) : "";
 }
 
 }  // namespace
 
 std::string merge(const Session& session, const MergeOptions& options) {
+  const WorkLimits limits = limits_of(session, options.input);
+  require_buffers("merge", limits, least_reading_bytes);
   Input input = open_input(session, options.input.backend, options.input.local_dirs);
   ConfigFolder config = find_config(session, input.source, options.hf_config);
   for (const auto& [key, value] : options.config_overrides) config.config.override_number(key, value);
@@ -193,10 +170,11 @@ std::string merge(const Session& session, const MergeOptions& options) {
                    (options.input.threads == 1 ? "" : "s") + " on " + std::to_string(session.comm.size()) + " rank" +
                    (session.comm.size() == 1 ? "" : "s"));
 
-  FileCache files(session.files, input.source);
+  FileCache files(session.files, input.source, limits);
   const MapOptions map_options = complete_map_options(session, options);
-  const Catalog catalog = read_proven_catalog(session, files, input, options);
+  const Catalog catalog = read_input(session, files, input, options);
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
+  for (const std::string& note : mapping.notes) session.log.line(note);
   const Plan plan = agree_on_plan(session, mapping, options);
   require_enough_buffer(plan, move_options(session, input.source, options));
   if (options.dry_run) return show_plan(session, mapping.targets, plan, options);

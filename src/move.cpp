@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cstring>
 
 #include "direct.h"
 #include "move_state.h"
@@ -111,9 +110,8 @@ Common compare_standing(MoveState& state, Standing mine) {
 void agree_on_end(MoveState& state, int signal) {
   agree(state.comm, "move", state.error);
   if (signal == 0) return;
-  const char* name = ::sigabbrev_np(signal);
-  throw Error(static_cast<ErrorCode>(128 + signal), "move: stopped by SIG" + std::string(name != nullptr ? name : std::to_string(signal)) +
-                                                        "; nothing was published, the same command starts again");
+  const Error stop = stopped_by(signal);
+  throw Error(stop.code(), std::string("move: ") + stop.what());
 }
 
 MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,

@@ -122,12 +122,13 @@ std::vector<NonFinite> count_non_finite(Comm& comm, FileCache& files, const Sour
       const DType dtype = catalog.tensors[chunk.tensor].dtype;
       const std::uint64_t times = without_repeats(chunk);
       if (!is_readable(chunk, dtype)) continue;  // rows that overlap may claim more elements than could ever be read
-      read_elements(*files.get(chunk.file), chunk, dtype, [&](std::span<std::byte> elements) {
+      read_elements(*files.get(chunk.file), chunk, dtype, files.limits(), [&](std::span<std::byte> elements) {
         const NonFinite here = count_non_finite(elements, dtype);
         found[chunk.tensor].nan += times * here.nan;
         found[chunk.tensor].infinite += times * here.infinite;
       });
     }
+    stop_if_signalled(files.limits());  // of a rank that had nothing to read
   });
   WireWriter mine;
   for (TensorId id = 0; id < found.size(); ++id) {

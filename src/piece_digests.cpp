@@ -41,21 +41,21 @@ Digest crc_digest(std::uint32_t crc) {
   return digest;
 }
 
-Digest run(File& file, const PieceJob& job) {
+Digest run(File& file, const PieceJob& job, const WorkLimits& limits) {
   const Chunk& chunk = job.chunk;
   if (job.kind == PieceJob::Kind::record) {
     std::uint32_t crc = 0;
-    read_range(file, chunk.record_position, chunk.record_bytes, [&](std::span<std::byte> bytes) {
+    read_range(file, chunk.record_position, chunk.record_bytes, limits, [&](std::span<std::byte> bytes) {
       crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
     });
     return crc_digest(crc);
   }
   Sha256 sha;
   if (job.kind == PieceJob::Kind::span) {
-    read_range(file, chunk.position, span_bytes(chunk, job.from), [&](std::span<std::byte> bytes) { sha.add(bytes); });
+    read_range(file, chunk.position, span_bytes(chunk, job.from), limits, [&](std::span<std::byte> bytes) { sha.add(bytes); });
   } else {
-    std::vector<std::byte> converted;
-    read_elements(file, chunk, job.from, [&](std::span<std::byte> bytes) {
+    std::vector<std::byte> converted;  // of the types that can be cast, the largest has four times the bytes of the smallest
+    read_elements(file, chunk, job.from, limits, [&](std::span<std::byte> bytes) {
       if (job.from == job.to) return sha.add(bytes);
       converted.resize(bytes.size() / info(job.from).size_bytes * info(job.to).size_bytes);
       cast(bytes, job.from, converted, job.to);
@@ -80,8 +80,9 @@ bool same_job(const PieceJob& a, const PieceJob& b) {
 
 PieceDigest run_guarded(FileCache& files, const PieceJob& job) {
   PieceDigest result;
-  const auto failure = attempt([&] { result.digest = run(*files.get(job.chunk.file), job); });
+  const auto failure = attempt([&] { result.digest = run(*files.get(job.chunk.file), job, files.limits()); });
   if (failure) {
+    if (is_stop(failure->code())) throw *failure;
     result.failure = failure->what();
     result.code = failure->code();
   }
@@ -105,6 +106,7 @@ std::vector<Bytes> answers(FileCache& files, const std::vector<Bytes>& received)
     const bool again = i > 0 && same_job(jobs[order[i]], jobs[order[i - 1]]);
     results[order[i]] = again ? results[order[i - 1]] : run_guarded(files, jobs[order[i]]);
   }
+  stop_if_signalled(files.limits());  // of a rank that was asked nothing
   std::vector<Bytes> to_each;
   std::size_t next = 0;
   for (const std::size_t count : count_of) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "sha256.h"
+#include "steps.h"
 #include "stored_elements.h"
 #include "unshard/agree.h"
 #include "value_bytes.h"
@@ -32,9 +33,9 @@ std::vector<Value> gather_values(Comm& comm, const std::vector<Value>& mine) {
   return all;
 }
 
-Digest digest_of(File& file) {
+Digest digest_of(File& file, const WorkLimits& limits) {
   Sha256 sha;
-  read_range(file, 0, file.size(), [&](std::span<std::byte> bytes) { sha.add(bytes); });
+  read_range(file, 0, file.size(), limits, [&](std::span<std::byte> bytes) { sha.add(bytes); });
   return sha.digest();
 }
 
@@ -52,7 +53,7 @@ std::vector<std::string> file_digests(const Session& session, const MergeFacts& 
     std::vector<FileDigest> digests;
     for (std::size_t i = static_cast<std::size_t>(session.comm.rank()); i < files.size(); i += ranks) {
       const std::string name = facts.options.stage == 1 ? partial_name(files[i]) : files[i].name;
-      digests.push_back({i, digest_of(*session.files.open_for_reading(join_path(folder, name)))});
+      digests.push_back({i, digest_of(*session.files.open_for_reading(join_path(folder, name)), limits_of(session, facts.options.input))});
     }
     return digests;
   });
@@ -176,12 +177,14 @@ void check_report_path(const Session& session, const std::string& report_path, c
     if (path == target.path || (status && status->kind == FileKind::folder)) refuse_report(report_path, "is a folder");
     if (lies_in(path, target.partial)) refuse_report(report_path, "lies in the partial folder of this run");
     for (const std::string& source : sources) {
-      if (status && lies_in(path, session.files.canonical(source))) refuse_report(report_path, "is a file of the source folder " + printable(source, 4096));
+      if (status && lies_in(path, session.files.canonical(source)))
+        refuse_report(report_path, "is a file of the source folder " + printable(source, 4096));
     }
     if (lies_in(path, target.path)) return;  // the folder is made by then
     const auto folder = session.files.status(parent_path(path));
     if (!folder || folder->kind != FileKind::folder) {
-      throw Error(ErrorCode::io, "--report: " + printable(report_path, 4096) + ": there is no folder " + printable(parent_path(path), 4096));
+      throw Error(ErrorCode::io,
+                  "--report: " + printable(report_path, 4096) + ": there is no folder " + printable(parent_path(path), 4096));
     }
   });
 }

@@ -1,6 +1,7 @@
 #include "stored_elements.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -9,9 +10,9 @@
 namespace unshard {
 namespace {
 
-constexpr std::uint64_t buffer_bytes = std::uint64_t{4} << 20U;
-constexpr std::uint64_t span_limit = std::uint64_t{8} << 20U;  ///< read at once around scattered elements
-constexpr std::uint64_t worth_reading = 64;                    ///< up to so many bytes read for one used, rather than a call for each run
+constexpr std::uint64_t most_piece_bytes = std::uint64_t{4} << 20U;
+constexpr std::uint64_t least_piece_bytes = least_reading_bytes / 8;
+constexpr std::uint64_t worth_reading = 64;  ///< up to so many bytes read for one used, rather than a call for each run
 
 struct Dimension {
   std::uint64_t extent = 0;
@@ -43,15 +44,20 @@ Form form_of(const Chunk& chunk, std::uint64_t element) {
 
 class ElementReader {
  public:
-  ElementReader(File& file, DType dtype, bool swap, const std::function<void(std::span<std::byte>)>& sink)
-      : file_(file), swap_unit_(swap ? info(dtype).swap_bytes : 1), sink_(sink) {}
+  ElementReader(File& file, DType dtype, bool swap, const WorkLimits& limits, const std::function<void(std::span<std::byte>)>& sink)
+      : file_(file),
+        swap_unit_(swap ? info(dtype).swap_bytes : 1),
+        limits_(limits),
+        piece_bytes_(reading_piece_bytes(limits)),
+        span_limit_(2 * piece_bytes_),
+        sink_(sink) {}
 
   void run(const Form& form, std::uint64_t position) {
     if (form.dims.empty()) {
-      flush();
-      read_range(file_, position, form.run, [&](std::span<std::byte> bytes) { pass_on(bytes); });
+      read_range(file_, position, form.run, limits_, [&](std::span<std::byte> bytes) { pass_on(bytes); });
       return;
     }
+    out_.reserve(static_cast<std::size_t>(std::min(piece_bytes_, bytes(form, 0))));
     descend(form, 0, position);
     flush();
   }
@@ -61,9 +67,9 @@ class ElementReader {
   void descend(const Form& form, std::size_t d, std::uint64_t position) {
     const Dimension& dim = form.dims[d];
     const std::uint64_t inner = span(form, d + 1), used = bytes(form, d + 1);
-    if (inner <= span_limit) {
+    if (inner <= span_limit_) {
       const std::uint64_t step = std::max<std::uint64_t>(dim.stride, 1);
-      const std::uint64_t together = std::min(dim.extent, 1 + (span_limit - inner) / step);
+      const std::uint64_t together = std::min(dim.extent, 1 + (span_limit_ - inner) / step);
       if (together > 1 && (together - 1) * dim.stride + inner <= together * used * worth_reading)
         return read_blocks(form, d, position, together);
     }
@@ -82,6 +88,7 @@ class ElementReader {
     for (std::uint64_t i = 0; i < dim.extent; i += together) {
       const std::uint64_t steps = std::min(together, dim.extent - i);
       block_.resize(static_cast<std::size_t>((steps - 1) * dim.stride + span(form, d + 1)));
+      stop_if_signalled(limits_);
       file_.read_at(position + i * dim.stride, block_);
       for (std::uint64_t step = 0; step < steps; ++step) pick(form, d + 1, step * dim.stride);
     }
@@ -93,12 +100,16 @@ class ElementReader {
   }
 
   void read_run(std::uint64_t position, std::uint64_t length) {
-    read_range(file_, position, length, [&](std::span<std::byte> bytes) { add(bytes); });
+    read_range(file_, position, length, limits_, [&](std::span<std::byte> bytes) { add(bytes); });
   }
 
   void add(std::span<const std::byte> bytes) {
-    out_.insert(out_.end(), bytes.begin(), bytes.end());
-    if (out_.size() >= buffer_bytes) flush();
+    while (!bytes.empty()) {
+      const auto part = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), piece_bytes_ - out_.size())));
+      out_.insert(out_.end(), part.begin(), part.end());
+      bytes = bytes.subspan(part.size());
+      if (out_.size() == piece_bytes_) flush();
+    }
   }
   void flush() {
     if (!out_.empty()) pass_on(out_);
@@ -122,6 +133,9 @@ class ElementReader {
 
   File& file_;
   std::size_t swap_unit_;
+  const WorkLimits& limits_;
+  std::uint64_t piece_bytes_;  ///< a power of two, so that pieces end between elements
+  std::uint64_t span_limit_;   ///< read at once around scattered elements
   const std::function<void(std::span<std::byte>)>& sink_;
   std::vector<std::byte> block_, out_;
 };
@@ -134,9 +148,15 @@ std::uint64_t span_bytes(const Chunk& chunk, DType dtype) {
   return elements * info(dtype).size_bytes;
 }
 
-void read_range(File& file, std::uint64_t position, std::uint64_t length, const std::function<void(std::span<std::byte>)>& sink) {
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(length, buffer_bytes)));
+std::uint64_t reading_piece_bytes(const WorkLimits& limits) {
+  return std::clamp(std::bit_floor(limits.buffer_bytes / 8), least_piece_bytes, most_piece_bytes);
+}
+
+void read_range(File& file, std::uint64_t position, std::uint64_t length, const WorkLimits& limits,
+                const std::function<void(std::span<std::byte>)>& sink) {
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(length, reading_piece_bytes(limits))));
   while (length > 0) {
+    stop_if_signalled(limits);
     const auto piece = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(length, buffer.size())));
     file.read_at(position, piece);
     sink(piece);
@@ -145,8 +165,9 @@ void read_range(File& file, std::uint64_t position, std::uint64_t length, const 
   }
 }
 
-void read_elements(File& file, const Chunk& chunk, DType dtype, const std::function<void(std::span<std::byte>)>& sink) {
-  ElementReader(file, dtype, chunk.big_endian, sink).run(form_of(chunk, info(dtype).size_bytes), chunk.position);
+void read_elements(File& file, const Chunk& chunk, DType dtype, const WorkLimits& limits,
+                   const std::function<void(std::span<std::byte>)>& sink) {
+  ElementReader(file, dtype, chunk.big_endian, limits, sink).run(form_of(chunk, info(dtype).size_bytes), chunk.position);
 }
 
 }  // namespace unshard

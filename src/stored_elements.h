@@ -7,17 +7,24 @@
 
 #include "unshard/catalog.h"
 #include "unshard/file_system.h"
+#include "unshard/work_limits.h"
 
 namespace unshard {
 
-/// Calls `sink` with the elements of `chunk`, little-endian and in row-major order, a few MiB at a time. Time grows with the number of
-/// elements, which a stride of 0 can make far larger than the file: the caller's to bound.
-void read_elements(File& file, const Chunk& chunk, DType dtype, const std::function<void(std::span<std::byte>)>& sink);
+/// Local, pure. The most that `sink` gets at once: an eighth of the buffers, and at most 4 MiB. Reading takes at most four such pieces, so
+/// that as much is left for the sink.
+[[nodiscard]] std::uint64_t reading_piece_bytes(const WorkLimits& limits);
+
+/// Calls `sink` with the elements of `chunk`, little-endian and in row-major order, piece by piece. Time grows with the number of
+/// elements, which a stride of 0 can make far larger than the file: the caller's to bound. Stops at a signal (work_limits.h).
+void read_elements(File& file, const Chunk& chunk, DType dtype, const WorkLimits& limits,
+                   const std::function<void(std::span<std::byte>)>& sink);
 
 /// Bytes from the first stored element of `chunk` to the end of the last one.
 [[nodiscard]] std::uint64_t span_bytes(const Chunk& chunk, DType dtype);
 
-/// Calls `sink` with the bytes [position, position + length) of the file, a few MiB at a time.
-void read_range(File& file, std::uint64_t position, std::uint64_t length, const std::function<void(std::span<std::byte>)>& sink);
+/// Calls `sink` with the bytes [position, position + length) of the file, piece by piece. Stops at a signal.
+void read_range(File& file, std::uint64_t position, std::uint64_t length, const WorkLimits& limits,
+                const std::function<void(std::span<std::byte>)>& sink);
 
 }  // namespace unshard

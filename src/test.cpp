@@ -7,6 +7,7 @@
 
 #include "compare.h"
 #include "input.h"
+#include "steps.h"
 #include "test_report.h"
 #include "unshard/agree.h"
 #include "unshard/merge.h"
@@ -27,16 +28,12 @@ struct Model {
 
 /// Collective. `what` names the side in messages.
 std::unique_ptr<Model> read_model(const Session& session, const std::string& what, const std::string& backend,
-                                  const std::vector<std::string>& folders) {
+                                  const std::vector<std::string>& folders, const WorkLimits& limits) {
   auto model = std::make_unique<Model>();
   model->input = open_input(session, backend, folders);
   const Source& source = model->input.source;
-  require_no_errors(what, source.findings);
-  model->files = std::make_unique<FileCache>(session.files, source);
-  model->catalog = read_catalog(session.comm, *model->files, source);
-  require_no_errors(what, model->catalog.findings);
-  prove_coverage(session.comm, *model->files, source, model->catalog, {});
-  require_no_errors(what, model->catalog.findings);
+  model->files = std::make_unique<FileCache>(session.files, source, limits);
+  model->catalog = read_proven_catalog(session, what, *model->files, source);
   if (model->catalog.tensors.empty())
     throw Error(ErrorCode::bad_input, what + ": " + printable(folders.front(), 4096) + ": holds no tensors");
   return model;
@@ -53,8 +50,9 @@ std::optional<ModelConfig> config_of(const Session& session, const Source& sourc
 }
 
 /// Collective. A published folder as it is.
-std::unique_ptr<Model> published_model(const Session& session, const std::string& what, const std::string& folder) {
-  auto model = read_model(session, what, "hf", {folder});
+std::unique_ptr<Model> published_model(const Session& session, const std::string& what, const std::string& folder,
+                                       const WorkLimits& limits) {
+  auto model = read_model(session, what, "hf", {folder}, limits);
   const std::vector<TensorRow>& rows = model->catalog.tensors;
   for (TensorId id = 0; id < rows.size(); ++id) {
     model->targets.targets.push_back({rows[id].name, rows[id].dtype, rows[id].shape, {copy_of(id, rows[id].shape)}});
@@ -63,22 +61,11 @@ std::unique_ptr<Model> published_model(const Session& session, const std::string
   return model;
 }
 
-/// Collective. Whether two stored tensors that config.json ties hold the same bits.
-TieAnswer settle_tie(const Session& session, const Model& model, const std::optional<TieQuestion>& question) {
-  if (!question) return TieAnswer::not_asked;
-  const bool same = same_bits(session.comm, *model.files, model.catalog, question->embedding, question->head, question->dtype);
-  return same ? TieAnswer::equal : TieAnswer::different;
-}
-
 /// Collective. What a merge of the shards would write.
-std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptions& options) {
-  auto model = read_model(session, "merged", options.input.backend, options.input.local_dirs);
-  const std::vector<TensorRow>& rows = model->catalog.tensors;
+std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptions& options, const WorkLimits& limits) {
+  auto model = read_model(session, "merged", options.input.backend, options.input.local_dirs, limits);
   model->config = find_config(session, model->input.source, options.hf_config).config;
-  const auto question = collectively(session.comm, "map", [&] { return tie_question(rows, *model->config, options.map); });
-  const TieAnswer answer = settle_tie(session, *model, question);
-  Mapping mapping = collectively(session.comm, "map", [&] { return map_tensors(rows, *model->config, options.map, answer); });
-  for (const std::string& warning : mapping.warnings) session.log.warning(warning);
+  Mapping mapping = make_mapping(session, *model->files, model->catalog, *model->config, options.map);
   for (const std::string& note : mapping.notes) session.log.detail(note);
   model->targets = std::move(mapping.targets);
   return model;
@@ -92,7 +79,7 @@ std::string tied_head(const Session& session, const Model& model, const Model& o
   MapOptions options;
   options.dtype.kind = DTypeChoice::Kind::keep;
   const auto question = collectively(session.comm, "map", [&] { return tie_question(model.catalog.tensors, *config, options); });
-  return settle_tie(session, model, question) == TieAnswer::equal ? model.catalog.tensors[question->head].name : "";
+  return settle_tie(session, *model.files, model.catalog, question) == TieAnswer::equal ? model.catalog.tensors[question->head].name : "";
 }
 
 using Index = std::unordered_map<std::string_view, std::uint32_t>;
@@ -142,10 +129,10 @@ std::vector<Pair> compare_shapes(const Model& merged, const Model& reference, Te
 }
 
 /// Collective.
-void compare_values(const Session& session, const Model& merged, const Model& reference, std::span<const Pair> pairs, int threads,
-                    TestReport& report) {
+void compare_values(const Session& session, const Model& merged, const Model& reference, std::span<const Pair> pairs,
+                    const WorkLimits& limits, TestReport& report) {
   const std::vector<Difference> found =
-      compare_pairs(session.comm, session.log, merged.side(), reference.side(), pairs, {report.tolerance, report.like_dtype, threads});
+      compare_pairs(session.comm, session.log, merged.side(), reference.side(), pairs, {report.tolerance, report.like_dtype, limits});
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const Target& target = reference.targets.targets[pairs[i].b];
     if (found[i].count > 0) report.values.push_back({target.name, target.shape, found[i]});
@@ -155,19 +142,22 @@ void compare_values(const Session& session, const Model& merged, const Model& re
 }  // namespace
 
 TestResult test(const Session& session, const TestOptions& options) {
+  const WorkLimits limits = limits_of(session, options.input);
+  require_buffers("test", limits, least_comparing_bytes);
   const bool from_shards = !options.input.local_dirs.empty();
   TestReport report;
   report.merged = from_shards ? options.input.local_dirs.front() : options.merged_dir;
   report.reference = options.test_hf_dir;
   report.tolerance = options.tolerance;
   report.like_dtype = options.like_dtype;
-  const auto merged = from_shards ? model_from_shards(session, options) : published_model(session, "merged", options.merged_dir);
-  const auto reference = published_model(session, "reference", options.test_hf_dir);
+  const auto merged =
+      from_shards ? model_from_shards(session, options, limits) : published_model(session, "merged", options.merged_dir, limits);
+  const auto reference = published_model(session, "reference", options.test_hf_dir, limits);
   report.tensors = reference->targets.targets.size();
   report.missing = only_in(session, *reference, *merged, report.tied);
   report.unexpected = only_in(session, *merged, *reference, report.tied);
   const std::vector<Pair> pairs = compare_shapes(*merged, *reference, report);
-  compare_values(session, *merged, *reference, pairs, options.input.threads, report);
+  compare_values(session, *merged, *reference, pairs, limits, report);
   for (const std::string& line : to_lines(report)) session.log.line(line);
   return {is_equal(report), session.comm.rank() == 0 ? to_json(report) : ""};
 }

@@ -46,7 +46,8 @@ std::vector<Extent> extents_to_read(Comm& comm, const std::vector<Extent>& writt
 
 class ReadBack {
  public:
-  ReadBack(FileSystem& files, const std::string& folder, const Plan& plan) : files_(files), folder_(folder), plan_(plan) {}
+  ReadBack(FileSystem& files, const std::string& folder, const Plan& plan, const WorkLimits& limits)
+      : files_(files), folder_(folder), plan_(plan), limits_(limits) {}
 
   /// Reads `extents`, all of one file.
   void check_file(std::span<const Extent> extents, Workers& workers, std::vector<std::vector<std::byte>>& buffers) {
@@ -59,6 +60,7 @@ class ReadBack {
       for (std::size_t p = 0; p < checksums.back().size(); ++p) pieces.emplace_back(e, p);
     }
     workers.start(pieces.size(), [&](std::size_t worker, std::size_t task) {
+      stop_if_signalled(limits_);
       const auto [e, p] = pieces[task];
       const std::uint64_t begin = extents[e].begin + p * read_bytes, end = std::min(extents[e].end, begin + read_bytes);
       const std::span<std::byte> data = std::span(buffers[worker]).first(end - begin);
@@ -104,17 +106,19 @@ class ReadBack {
   FileSystem& files_;
   const std::string& folder_;
   const Plan& plan_;
+  const WorkLimits& limits_;
 };
 
 }  // namespace
 
 void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents,
-            int threads) {
+            const WorkLimits& limits) {
   const std::vector<Extent> mine = extents_to_read(comm, extents);
   collectively(comm, "verify", [&] {
-    Workers workers(static_cast<std::size_t>(std::max(threads, 1)));
+    Workers workers(static_cast<std::size_t>(
+        std::clamp<std::uint64_t>(limits.buffer_bytes / read_bytes, 1, static_cast<std::uint64_t>(std::max(limits.threads, 1)))));
     std::vector<std::vector<std::byte>> buffers(workers.size(), std::vector<std::byte>(read_bytes));
-    ReadBack read_back(target_files, folder, plan);
+    ReadBack read_back(target_files, folder, plan, limits);
     for (std::size_t first = 0; first < mine.size();) {
       std::size_t last = first;
       while (last < mine.size() && mine[last].file == mine[first].file) ++last;

@@ -34,6 +34,10 @@ struct Tolerance {
 
 class Arithmetic {
  public:
+  /// compare() goes through longer lists in slices of so many elements, and takes at most so much memory for them.
+  static constexpr std::uint64_t slice_elements = std::uint64_t{1} << 13;
+  static constexpr std::uint64_t working_bytes = std::uint64_t{1280} << 10;
+
   virtual ~Arithmetic() = default;
   /// Local. Compares `a` (elements of `a_dtype`) with `b`; both little-endian and contiguous, of one length. `like_dtype`: a is first cast
   /// to b's type, where both are floating. Throws Error(unsupported) for a cast that this LibTorch lacks, and for complex elements against

@@ -10,6 +10,7 @@
 
 #include "unshard/file_system.h"
 #include "unshard/source.h"
+#include "unshard/work_limits.h"
 
 namespace unshard {
 
@@ -19,10 +20,13 @@ class FileCache {
  public:
   /// `limit` 0: half of the process's limit of descriptors.
   FileCache(FileSystem& system, const Source& source, std::size_t limit = 0);
+  /// With limits for the steps that read these files.
+  FileCache(FileSystem& system, const Source& source, WorkLimits limits);
   /// The open file; stays valid while the pointer is held, even if the cache has dropped it.
   [[nodiscard]] std::shared_ptr<File> get(std::uint32_t file);
   [[nodiscard]] FileSystem& system() { return system_; }
   [[nodiscard]] const Source& source() const { return source_; }
+  [[nodiscard]] const WorkLimits& limits() const { return limits_; }
 
  private:
   struct Entry {
@@ -32,6 +36,7 @@ class FileCache {
   FileSystem& system_;
   const Source& source_;
   std::size_t limit_;
+  WorkLimits limits_;
   std::mutex mutex_;
   std::list<std::uint32_t> order_;  ///< most recently used first
   std::unordered_map<std::uint32_t, Entry> open_;

@@ -44,7 +44,6 @@ struct MergeOptions {
   bool overwrite = false;
   bool verify = true;
   std::string report_path;
-  std::function<int()> signal;  ///< the number of a signal that this rank has received, 0 for none (MoveOptions::signal)
 };
 
 struct CheckOptions {
@@ -67,6 +66,7 @@ struct Session {
   Comm& comm;
   FileSystem& files;
   Log& log;
+  std::function<int()> signal = {};  ///< the number of a signal that this rank has received, 0 for none; asked often, by any thread
 };
 
 /// Results are JSON texts for --json on rank 0 (elsewhere ""); `complete` / `equal` decide the exit code.

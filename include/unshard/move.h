@@ -13,6 +13,7 @@
 #include "unshard/comm.h"
 #include "unshard/file_cache.h"
 #include "unshard/plan.h"
+#include "unshard/work_limits.h"
 
 namespace unshard {
 
@@ -77,6 +78,6 @@ struct MoveReport {
 /// Collective. Before publishing (files have their partial_name). Each rank reads back, with plain reads, the extents that another rank
 /// wrote (on another node, where there is one), and compares CRCs. Throws Error(verification) naming file and range.
 void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents,
-            int threads);
+            const WorkLimits& limits);
 
 }  // namespace unshard

@@ -127,7 +127,8 @@ void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
   app.add_option("--num-threads", input.threads, "I/O threads of each rank (default 4)")
       ->check(CLI::Range(1, most_threads))
       ->type_name("N");
-  add_size(app, "--buffer-size", input.buffer_bytes, "bound of all buffers of a rank together (default 256MiB)");
+  add_size(app, "--buffer-size", input.buffer_bytes,
+           "bound of all buffers of a rank together (default 256MiB; at least 512KiB, for test 2MiB)");
   app.add_flag("--low-cpu-mem-usage", input.low_cpu_mem_usage, "small windows, one in flight: at most 64 MiB of buffers per rank");
   add_list(app, "--local-dir", input.local_dirs, "folder of the checkpoint; several, repeated or with commas, for parts on several disks")
       ->delimiter(',')

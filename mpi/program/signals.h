@@ -6,8 +6,8 @@
 namespace unshard {
 
 enum class OnSignal : std::uint8_t {
-  stop_at_next_round,  ///< of a command that writes; a second signal ends it at once
-  end_at_once,         ///< of a command that only reads
+  stop_at_next_piece,  ///< of a command that goes through data, on all ranks together; a second signal ends it at once
+  end_at_once,         ///< of a command that is done in a moment
 };
 
 /// Local. Once per process, before the work begins. `speaks`: this rank prints the line when it ends at once.

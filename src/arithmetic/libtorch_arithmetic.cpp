@@ -21,8 +21,8 @@ namespace unshard {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Elements compared at a time: about ten lists of doubles live at once, 5 MiB together.
-constexpr std::uint64_t slice_elements = 1U << 16U;
+// Of a slice about ten lists of doubles live at once, twice as many where an element is two numbers.
+static_assert(Arithmetic::working_bytes >= 20 * sizeof(double) * Arithmetic::slice_elements);
 
 bool is_complex(DType dtype) {
   return dtype == DType::c32 || dtype == DType::c64 || dtype == DType::c128;

@@ -1,6 +1,6 @@
 /* Loaded with LD_PRELOAD into the program under test: makes calls on chosen files fail, lie, wait or kill, on chosen ranks.
  *
- *   FAULT=<what>      open-eacces, read-eio, write-enospc, write-lie (reports success, writes nothing), write-slow, write-kill,
+ *   FAULT=<what>      open-eacces, read-eio, read-slow, write-enospc, write-lie (reports success, writes nothing), write-slow, write-kill,
  *                     collective-eio, collective-lie, collective-short, collective-kill
  *   FAULT_RANK=<n>    of OMPI_COMM_WORLD_RANK; without it: every rank
  *   FAULT_PATH=<part> only files whose path holds this text
@@ -62,6 +62,7 @@ ssize_t pread(int descriptor, void* to, size_t size, off_t position) {
     errno = EIO;
     return -1;
   }
+  if (descriptor_is_chosen("read-slow", descriptor)) usleep(200 * 1000);
   return real(descriptor, to, size, position);
 }
 

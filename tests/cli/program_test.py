@@ -239,6 +239,32 @@ class Signals(ProgramTest):
         self.assertTrue(written, opened)
         self.assertGreater(min(written), 2, opened)
 
+    def interrupted_reader(self, arguments, number, ranks):
+        """A command that would read for half a minute, and gets a signal when it has found its input."""
+        if not OPTIONS.faults:
+            self.skipTest("needs the library of faults")
+        started = Run(arguments, ranks, FAULT="read-slow", FAULT_PATH="model_world_size")
+        while "Found" not in (line := started.process.stderr.readline()) and line:
+            pass
+        time.sleep(0.5)
+        sent = time.monotonic()
+        started.process.send_signal(number)
+        started.wait()
+        self.assertLess(time.monotonic() - sent, 10)
+        return started
+
+    def test_commands_that_only_read_stop_too(self):
+        self.input = self.folder / "input"
+        write_large_checkpoint(self.input)
+        self.expect_that_it_works_now()
+        check = ["check", "--deep", "--local-dir", self.input, "--buffer-size", "512KiB"]
+        compare = ["test", "--local-dir", self.input, "--test-hf-dir", self.target, "--buffer-size", "2MiB"]
+        for command in (check, compare):
+            for number, ranks in ((signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGUSR1, 0), (signal.SIGUSR1, 2)):
+                with self.subTest(command=command[0], signal=number.name, ranks=ranks):
+                    self.expect_error(self.interrupted_reader(command, number, ranks), 128 + number, "stopped by " + number.name)
+            self.assertEqual(run(command).code, 0)
+
     def test_a_signal_that_the_launcher_passes_on_ends_all_ranks(self):
         self.expect_failed_merge(self.interrupted(signal.SIGUSR1, 2), 128 + signal.SIGUSR1)
         self.expect_that_it_works_now(2)

@@ -63,7 +63,7 @@ class MoveRounds : public testing::Test {
     const Catalog catalog = model_.catalog_of(comm_->rank(), comm_->size());
     const ChunkTable chunks = send_chunks(*comm_, catalog, targets_, plan);
     const MoveReport report = move(*comm_, sources, model_.source, catalog, targets_, plan, chunks, *disk, folder_.string(), options);
-    verify(*comm_, *disk, folder_.string(), plan, report.extents, 2);
+    verify(*comm_, *disk, folder_.string(), plan, report.extents, {.threads = 2});
     std::ostringstream written;
     written << std::ifstream(output(), std::ios::binary).rdbuf();
     const bool equal = written.str() == expected_files(model_, targets_, layout_)[0];

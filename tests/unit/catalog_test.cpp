@@ -103,7 +103,7 @@ std::string assembled(const Whole& whole, FileSystem& disk, TensorId id) {
     if (chunk.tensor != id) continue;
     std::string piece;
     const auto file = disk.open_for_reading(whole.source.files[chunk.file].path);
-    read_elements(*file, chunk, row.dtype,
+    read_elements(*file, chunk, row.dtype, {},
                   [&](std::span<std::byte> some) { piece.append(reinterpret_cast<const char*>(some.data()), some.size()); });
     for (std::uint64_t element = 0; element < volume(chunk.box.extent); ++element) {
       std::uint64_t rest = element, to = 0;

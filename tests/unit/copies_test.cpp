@@ -332,7 +332,7 @@ TEST(StoredElements, LargeTransposedPiecesComeRowByRow) {  // 3000 x 2000 elemen
   chunk.strides = {1, rows};
   const auto file = posix_file_system()->open_for_reading(disk.path() + "/a");
   std::uint64_t index = 0, wrong = 0;
-  read_elements(*file, chunk, DType::u16, [&](std::span<std::byte> bytes) {
+  read_elements(*file, chunk, DType::u16, {}, [&](std::span<std::byte> bytes) {
     for (std::size_t i = 0; i < bytes.size(); i += 2, ++index) {
       std::uint16_t value = 0;
       std::memcpy(&value, bytes.data() + i, 2);

@@ -313,7 +313,7 @@ void run_once(std::uint64_t seed) {
     const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
     const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", setting.move);
     EXPECT_EQ(report.written_bytes, bytes_by_rank(plan)[comm.rank()]);
-    verify(comm, disk, "/out", plan, report.extents, 2);
+    verify(comm, disk, "/out", plan, report.extents, {.threads = 2});
   });
 
   const std::vector<std::string> expected = expected_files(model, targets, layout);

@@ -51,7 +51,7 @@ class Job {
       const Catalog catalog = model.catalog_of(comm.rank(), ranks);
       const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
       const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", options);
-      verify(comm, disk, "/out", plan, report.extents, 2);
+      verify(comm, disk, "/out", plan, report.extents, {.threads = 2});
     });
   }
 

@@ -44,7 +44,7 @@ class Written {
         const std::uint64_t begin = part_bytes * static_cast<std::uint64_t>(comm.rank());
         extents.push_back({f, begin, begin + part_bytes, crc32c(std::as_bytes(std::span(content)).subspan(begin, part_bytes))});
       }
-      verify(comm, disk, "/out", plan, extents, 2);
+      verify(comm, disk, "/out", plan, extents, {.threads = 2});
     });
   }
 
@@ -113,7 +113,7 @@ TEST(Verify, ReadsBackWhatAnotherRankWrote) {
     const std::uint64_t begins[] = {0, 10, 25, 40, 60};
     const std::uint64_t begin = begins[comm.rank()], end = begins[comm.rank() + 1];
     const std::string part(end - begin, 'x');
-    verify(comm, *views[comm.rank()], "/out", plan, {{0, begin, end, crc32c(std::as_bytes(std::span(part)))}}, 1);
+    verify(comm, *views[comm.rank()], "/out", plan, {{0, begin, end, crc32c(std::as_bytes(std::span(part)))}}, {.threads = 1});
   });
   // Two ranks a node: rank r reads what rank r + 2 wrote.
   EXPECT_EQ(views[0]->counters().read_bytes, 15U);

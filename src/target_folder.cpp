@@ -110,6 +110,16 @@ void probe(Comm& comm, FileSystem& files, const std::string& folder) {
   if (unseen) throw Error(*unseen);
 }
 
+/// Finds out early that files can't be moved into the target. By the one file that, left by a run that is killed here, counts as nothing.
+void probe_existing(Comm& comm, FileSystem& files, const std::string& target) {
+  collectively(comm, "target", [&] {
+    if (comm.rank() != 0) return;
+    const std::string path = join_path(target, std::string(command_file_name) + std::string(growing_suffix));
+    write_small_file(files, path, "");
+    files.remove_file(path);
+  });
+}
+
 }  // namespace
 
 void check_seen_by_all(Comm& comm, FileSystem& files, const std::string& path) {
@@ -147,6 +157,7 @@ TargetFolder check_target_folder(Comm& comm, FileSystem& files, const std::strin
   const std::string parent = parent_path(folder.path);
   const bool parent_exists = collectively(comm, "target", [&] { return comm.rank() == 0 && files.status(parent).has_value(); });
   if (writes && comm.reduce_all(parent_exists ? 1 : 0, Reduction::max) != 0) probe(comm, files, parent);
+  if (writes && folder.existed) probe_existing(comm, files, folder.path);
   return folder;
 }
 

@@ -116,6 +116,16 @@ TEST(TargetFolder, AFolderThatCannotBeWrittenIsFoundBeforeAnyWorkButNotByADryRun
   EXPECT_NO_THROW((void)check(files, "/readonly/model", {}, false, false));
 }
 
+TEST(TargetFolder, AnExistingTargetThatCannotBeWrittenIsFoundBeforeAnyWork) {
+  MemoryFileSystem files;
+  files.make_folder("/runs/model");
+  EXPECT_TRUE(check(files, "/runs/model").existed);
+  EXPECT_TRUE(files.list("/runs/model").empty());
+  files.fail(Call::open_for_writing, "/runs/model/");
+  expect_error(ErrorCode::io, {"/runs/model"}, [&] { (void)check(files, "/runs/model"); });
+  EXPECT_NO_THROW((void)check(files, "/runs/model", {}, false, false));
+}
+
 TEST(TargetFolder, AnotherDiskOnAnotherNodeIsFoundAndItsHostNamed) {
   MemoryFileSystem files;
   files.make_folder("/scratch");

@@ -20,6 +20,9 @@ std::optional<TensorId> copied_tensor(const MapContext& context, const Target& t
 Tie find_tie(const MapContext& context, const Published& published) {
   Tie tie;
   const auto flag = context.config.flag("tie_word_embeddings");
+  if (!flag && context.config.has("tie_word_embeddings")) {
+    throw Error(ErrorCode::bad_input, printable(context.config.path(), 4096) + ": tie_word_embeddings is neither true nor false; correct it");
+  }
   tie.by_config = flag ? *flag : context.family.tied_by_default.value_or(false);
   tie.tied = tie.by_config || context.options.tie_word_embedding;
   for (const auto& [head, embedding] : context.family.ties) {

@@ -13,6 +13,7 @@ namespace unshard {
 namespace {
 
 using testing::ElementsAre;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
@@ -237,6 +238,14 @@ TEST(Tie, ADifferentHeadIsWrittenAndTheFlagPutRight) {
   EXPECT_EQ(mapping.targets.targets.size(), 12U);
   EXPECT_EQ(mapping.edits.tie_word_embeddings, false);
   EXPECT_THAT(joined(mapping.warnings), HasSubstr("tie_word_embeddings"));
+}
+
+TEST(Tie, AFlagThatIsNoBooleanIsRefused) {
+  for (const char* value : {"\"true\"", "1", "[]"}) {
+    const std::string config = with(llama_config, std::string("\"tie_word_embeddings\": ") + value);
+    EXPECT_THAT(error_of(llama(), config), AllOf(HasSubstr("hf/config.json"), HasSubstr("tie_word_embeddings")));
+  }
+  EXPECT_EQ(map(llama(), with(llama_config, R"("tie_word_embeddings": null)")).targets.targets.size(), 12U);
 }
 
 TEST(Tie, AHeadOfAnotherShapeIsDifferent) {

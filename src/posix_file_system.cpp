@@ -24,8 +24,8 @@ namespace {
 
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, int descriptor, bool writable, IoCounters& counters)
-      : path_(std::move(path)), descriptor_(descriptor), writable_(writable), counters_(counters) {
+  PosixFile(std::string path, int descriptor, bool writable, std::shared_ptr<IoCounters> counters)
+      : path_(std::move(path)), descriptor_(descriptor), writable_(writable), counters_(std::move(counters)) {
     size_bytes_ = current_size();
   }
   ~PosixFile() override { ::close(descriptor_); }  // written data was synced, or the file is given up
@@ -44,8 +44,8 @@ class PosixFile final : public File {
         throw Error(ErrorCode::bad_input, printable(path_, 4096) + ": the file ends at byte " + std::to_string(position) + ", but " +
                                               std::to_string(to.size()) + " more were expected; it is truncated or being written");
       }
-      counters_.reads.fetch_add(1, std::memory_order_relaxed);
-      counters_.read_bytes.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
+      counters_->reads.fetch_add(1, std::memory_order_relaxed);
+      counters_->read_bytes.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
       to = to.subspan(static_cast<std::size_t>(count));
       position += static_cast<std::uint64_t>(count);
     }
@@ -58,8 +58,8 @@ class PosixFile final : public File {
       if (count <= 0)
         fail(path_, "writing " + std::to_string(from.size()) + " bytes at " + std::to_string(position) + " failed",
              count < 0 ? errno : ENOSPC);
-      counters_.writes.fetch_add(1, std::memory_order_relaxed);
-      counters_.written_bytes.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
+      counters_->writes.fetch_add(1, std::memory_order_relaxed);
+      counters_->written_bytes.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
       from = from.subspan(static_cast<std::size_t>(count));
       position += static_cast<std::uint64_t>(count);
     }
@@ -103,7 +103,7 @@ class PosixFile final : public File {
   int descriptor_;
   bool writable_;
   std::uint64_t size_bytes_ = 0;
-  IoCounters& counters_;
+  std::shared_ptr<IoCounters> counters_;  // an open file may outlive the file system
 };
 
 FileStatus from_stat(const struct stat& status) {
@@ -196,7 +196,7 @@ class PosixFileSystem final : public FileSystem {
     return text.size() > 1 && text.back() == '/' ? text.substr(0, text.size() - 1) : text;
   }
 
-  [[nodiscard]] const IoCounters& counters() const override { return counters_; }
+  [[nodiscard]] const IoCounters& counters() const override { return *counters_; }
 
  private:
   int open_descriptor(const std::string& path, int flags, const char* what) {
@@ -205,11 +205,11 @@ class PosixFileSystem final : public FileSystem {
       descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
     } while (descriptor < 0 && errno == EINTR);
     if (descriptor < 0) fail(path, what, errno);
-    counters_.opens.fetch_add(1, std::memory_order_relaxed);
+    counters_->opens.fetch_add(1, std::memory_order_relaxed);
     return descriptor;
   }
 
-  IoCounters counters_;
+  std::shared_ptr<IoCounters> counters_ = std::make_shared<IoCounters>();
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -29,11 +30,11 @@ bool mpi_is_running() {
   return started != 0 && ended == 0;
 }
 
-/// Open MPI tries the transports of a cluster first, which costs 0.2 s; on one node only shared memory can win. What the user has set
-/// stays.
+/// Open MPI tries the transports of a cluster first, which costs 0.2 s; on one node only shared memory can win. (With tcp in the list,
+/// Open MPI 5 prints that it finds no pair of addresses where a node has none.) What the user has set stays.
 void prefer_shared_memory() {
 #ifdef OMPI_MAJOR_VERSION
-  constexpr const char* transports = OMPI_MAJOR_VERSION < 5 ? "self,vader,tcp" : "self,sm,tcp";
+  constexpr const char* transports = OMPI_MAJOR_VERSION < 5 ? "self,vader" : "self,sm";
   setenv("OMPI_MCA_pml", "ob1", 0);
   setenv("OMPI_MCA_btl", transports, 0);
 #endif
@@ -58,6 +59,7 @@ void print_error(const std::string& text) {
   std::size_t at = 0;
   while (at < line.size()) {
     const ssize_t count = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
+    if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return;
     at += static_cast<std::size_t>(count);
   }

@@ -2,10 +2,11 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
-#include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "support/message_text.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/mpi/comm.h"
@@ -13,17 +14,10 @@
 namespace unshard {
 namespace {
 
-Bytes bytes_of(const std::string& text) {
-  Bytes bytes(text.size());
-  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
+using testing::bytes_of;
+using testing::text_of;
 
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-class MpiComm : public testing::Test {
+class MpiComm : public ::testing::Test {
  protected:
   std::unique_ptr<Comm> comm_ = mpi_comm(MPI_COMM_WORLD);
   std::uint64_t ranks_ = static_cast<std::uint64_t>(comm_->size());

@@ -314,7 +314,9 @@ TEST(UniteTables, OrderIsThatOfTheFilesWhoeverReadThem) {
     ASSERT_EQ(table.findings.size(), 1U);
     EXPECT_EQ(table.findings[0].subject, "a");
     EXPECT_NE(table.findings[0].text.find("[4] in f1 but float32 [5] in f2"), std::string::npos) << table.findings[0].text;
-    if (comm.rank() == 0) EXPECT_EQ(table.ids, (std::vector<TensorId>{3, 1, 2}));
+    if (comm.rank() == 0) {
+      EXPECT_EQ(table.ids, (std::vector<TensorId>{3, 1, 2}));
+    }
   });
 }
 

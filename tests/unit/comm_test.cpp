@@ -6,27 +6,20 @@
 
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
+#include "support/message_text.h"
 #include "unshard/error.h"
 #include "unshard/in_process_comm.h"
 
 namespace unshard {
 namespace {
 
-Bytes bytes_of(const std::string& text) {
-  Bytes bytes(text.size());
-  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+using testing::bytes_of;
+using testing::text_of;
 
 /// Why a run failed; "" when it did not.
 std::string failure_of(int ranks, const InProcessOptions& options, const std::function<void(Comm&)>& body) {

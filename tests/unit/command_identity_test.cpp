@@ -64,7 +64,9 @@ std::string identity(const Command& command, int ranks = 1) {
     }
     const std::string mine = command_identity(comm, command.tree, command.source, catalog, command.targets, command.layout, command.stage_layers);
     const std::lock_guard lock(mutex);
-    if (!result.empty()) EXPECT_EQ(mine, result);
+    if (!result.empty()) {
+      EXPECT_EQ(mine, result);
+    }
     result = mine;
   });
   return result;

@@ -72,7 +72,9 @@ Outcome outcome(const Checkpoint& checkpoint, const std::vector<const ScratchFol
     const std::lock_guard lock(mutex);
     Names findings;
     for (const Finding& finding : mine.findings) findings.push_back(finding.subject + ": " + finding.text);
-    if (result.chunks > 0 || result.read_bytes > 0) EXPECT_EQ(findings, result.findings);
+    if (result.chunks > 0 || result.read_bytes > 0) {
+      EXPECT_EQ(findings, result.findings);
+    }
     result.findings = findings;
     result.chunks += mine.chunks.size();
     result.read_bytes += disk.counters().read_bytes;

@@ -34,7 +34,9 @@ Tree tree_over(const std::vector<const ScratchFolder*>& disks, const Names& root
     EXPECT_EQ(tree.entries.size(), trees.front().entries.size());
     for (const auto& [path, entry] : trees.front().entries) {
       EXPECT_NE(tree.find(path), nullptr);
-      if (tree.find(path) != nullptr) EXPECT_EQ(tree.find(path)->nodes, entry.nodes) << path;
+      if (tree.find(path) != nullptr) {
+        EXPECT_EQ(tree.find(path)->nodes, entry.nodes) << path;
+      }
     }
   }
   return trees.front();

@@ -30,7 +30,7 @@ struct Listed {
 /// The largest size at which the file is carried along; 0: never.
 std::uint64_t carried_bytes(std::string_view name) {
   if (is_tracker(name) || name.ends_with("_config.json")) return most_small_text_bytes;
-  return name.ends_with(".safetensors.index.json") ? most_index_bytes : 0;
+  return name.ends_with(".safetensors.index.json") || name.ends_with(".bin.index.json") ? most_index_bytes : 0;
 }
 
 class Walk {

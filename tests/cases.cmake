@@ -1,6 +1,6 @@
 # One ctest entry per case of the groups that work today, and the merged folders loaded in transformers. Included by tests/CMakeLists.txt.
-file(GLOB cases CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/cases cases/fsdp/*/case.json cases/hostile/*/case.json)
-list(FILTER cases EXCLUDE REGEX "^hostile/(dcp|safetensors|index)_")  # other formats
+file(GLOB cases CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/cases cases/fsdp/*/case.json cases/hf/*/case.json cases/hostile/*/case.json)
+list(FILTER cases EXCLUDE REGEX "^hostile/dcp_")  # other formats
 set(runner ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/cases/run_cases.py --unshard $<TARGET_FILE:unshard> --mpirun "${MPIEXEC_EXECUTABLE} --oversubscribe" --timeout 120)
 
 # unshard_case(<entry> <group>/<case> <arguments of the runner>…)

@@ -20,7 +20,7 @@ struct TreeEntry {
   std::vector<std::vector<std::uint32_t>>
       other_copies;     ///< nodes that see another file of this name and size (inode or time differ): maybe a copy
   std::string problem;  ///< "": none; else why it can't be used: two nodes have files of different sizes, a folder that can't be listed
-  std::string content;  ///< of the text files that discovery needs (trackers, *_config.json, *.safetensors.index.json); else empty
+  std::string content;  ///< of the text files that discovery needs (trackers, *_config.json, indexes of Hugging Face folders); else empty
 };
 
 /// The given folders, three levels deep, as one tree over all nodes: path (as the user would write it) to entry. The same on every rank.

@@ -9,29 +9,14 @@
 #include "formats/fsdp_files.h"
 #include "formats/placement.h"
 #include "formats/torch_file.h"
+#include "formats/torch_pieces.h"
 
 namespace unshard {
 namespace {
 
-Chunk chunk_of(const StoredTensor& stored) {
-  Chunk chunk;
-  chunk.position = stored.position;
-  chunk.strides = stored.strides;
-  chunk.record_position = stored.record_position;
-  chunk.record_bytes = stored.record_bytes;
-  chunk.record_crc = stored.record_crc;
-  chunk.has_crc = stored.has_crc;
-  chunk.big_endian = stored.big_endian;
-  return chunk;
-}
-
 Piece plain_piece(const TorchEntry& entry) {
-  Piece piece{entry.path, entry.tensor.dtype, entry.tensor.shape, {}};
-  if (volume(piece.shape) == 0) return piece;
-  Chunk chunk = chunk_of(entry.tensor);
-  chunk.box = whole(piece.shape);
-  chunk.plain = true;
-  piece.chunks.push_back(chunk);
+  Piece piece = whole_piece(entry);
+  for (Chunk& chunk : piece.chunks) chunk.plain = true;
   return piece;
 }
 

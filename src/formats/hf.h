@@ -1,4 +1,4 @@
-// The input format `hf`: a Hugging Face folder with safetensors files, for the table of formats.
+// The input format `hf`: a Hugging Face folder with safetensors or torch.save files, for the table of formats.
 #pragma once
 
 #include "unshard/checkpoint_format.h"

@@ -89,7 +89,7 @@ TEST(HfFormat, NamesAFileThatTheIndexWantsAndItsTensors) {
   const Source got =
       hf_format().describe(tree_of({{"m/model.safetensors.index.json", index_of_two}, {"m/model-1.safetensors", "x"}}), {"m"});
   EXPECT_EQ(text_of(got.findings),
-            "error model-2.safetensors: the index model.safetensors.index.json names this file for 1 tensors (b), but it is missing; copy "
+            "error model-2.safetensors: the index model.safetensors.index.json names this file for 1 tensor (b), but it is missing; copy "
             "it here\n");
 }
 
@@ -129,10 +129,36 @@ TEST(HfFormat, UnitesFoldersAndRefusesTwoFilesOfOneName) {
       failure(tree_of(different, {"a", "b"})).starts_with("bad_input: a/model-1.safetensors has 1 bytes and b/model-1.safetensors has 2"));
 }
 
-TEST(HfFormat, SaysThatPickledWeightsAreNotRead) {
-  const std::string got = failure(tree_of({{"m/pytorch_model.bin", "x"}}));
-  EXPECT_TRUE(got.starts_with("unsupported: m: ")) << got;
-  EXPECT_NE(got.find("pytorch_model.bin"), std::string::npos);
+TEST(HfFormat, FindsPickledWeights) {
+  const Source single = hf_format().describe(tree_of({{"m/pytorch_model.bin", "x"}, {"m/training_args.bin", "x"}}), {"m"});
+  EXPECT_EQ(labels(single), std::vector<std::string>{"pytorch_model.bin"});
+  const std::string index = R"({"weight_map":{"a":"pytorch_model-00001-of-00002.bin","b":"pytorch_model-00002-of-00002.bin"}})";
+  const Source shards = hf_format().describe(
+      tree_of({{"m/pytorch_model.bin.index.json", index}, {"m/pytorch_model-00001-of-00002.bin", "x"}, {"m/pytorch_model-00002-of-00002.bin", "x"}}),
+      {"m"});
+  EXPECT_EQ(labels(shards), (std::vector<std::string>{"pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"}));
+  EXPECT_EQ(shards.index_label, "pytorch_model.bin.index.json");
+  const Source parts = hf_format().describe(tree_of({{"m/pytorch_model-00001-of-00002.bin", "x"}}), {"m"});
+  EXPECT_EQ(text_of(parts.findings), "error pytorch_model: missing files 2 of 2; copy them here\n");
+}
+
+TEST(HfFormat, PrefersSafetensorsToPickledWeightsAsTransformersDoes) {
+  const Source both = hf_format().describe(tree_of({{"m/model.safetensors", "x"}, {"m/pytorch_model.bin", "x"}}), {"m"});
+  EXPECT_EQ(labels(both), std::vector<std::string>{"model.safetensors"});
+  EXPECT_EQ(text_of(both.findings), "note pytorch_model.bin: lies beside the model's weights; it was not read\n");
+  const Source stray = hf_format().describe(tree_of({{"m/values.safetensors", "x"}, {"m/pytorch_model.bin", "x"}}), {"m"});
+  EXPECT_EQ(labels(stray), std::vector<std::string>{"pytorch_model.bin"}) << "no loader's usual name";
+}
+
+TEST(HfFormat, KnowsCopiesOnOtherNodesOfAFileInAnotherFolder) {
+  Tree tree = tree_of({{"a/model.safetensors", "x"}, {"b/model.safetensors", "x"}}, {"a", "b"});
+  tree.entries["b/model.safetensors"].other_copies = {{1, 2}};
+  const Source got = hf_format().describe(tree, {"a", "b"});
+  ASSERT_EQ(got.files.size(), 1U);
+  ASSERT_EQ(got.files[0].copies.size(), 2U);
+  EXPECT_EQ(got.files[0].copies[1].nodes, (std::vector<std::uint32_t>{1, 2}));
+  tree.entries["b/model.safetensors"].problem = "has 1 bytes on x and 2 bytes on y";
+  EXPECT_NE(failure(tree).find("b/model.safetensors: has 1 bytes on x"), std::string::npos);
 }
 
 TEST(HfFormat, DoesNotFollowAnIndexOutOfTheFolder) {
@@ -172,9 +198,9 @@ TEST(HfFormat, ReadsAFileAndComparesItWithTheIndex) {
   EXPECT_TRUE(got.pieces[1].chunks.empty()) << "nothing is stored of a tensor without elements";
   const std::string findings = text_of(got.findings);
   EXPECT_NE(findings.find("note 1.safetensors: has no __metadata__"), std::string::npos) << findings;
-  EXPECT_NE(findings.find("error 1.safetensors: lacks 1 tensors that the index i.json says it holds: ghost"), std::string::npos)
+  EXPECT_NE(findings.find("error 1.safetensors: lacks 1 tensor that the index i.json says it holds: ghost"), std::string::npos)
       << findings;
-  EXPECT_NE(findings.find("error 1.safetensors: holds 1 tensors that the index i.json does not name, so that no loader reads them: orphan"),
+  EXPECT_NE(findings.find("error 1.safetensors: holds 1 tensor that the index i.json does not name, so that no loader reads them: orphan"),
             std::string::npos)
       << findings;
   EXPECT_NE(findings.find("error elsewhere: is in 1.safetensors, but the index i.json says it is in 2.safetensors"), std::string::npos)

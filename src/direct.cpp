@@ -109,11 +109,11 @@ void move_directly(MoveState& state) {
   while (!common.all_done && !common.must_stop) {
     const bool ended = workers.wait_for(between_comparisons);
     if (ended) state.keep(workers.wait());
-    state.report_progress();
     common = compare_standing(state, state.error ? Standing::failed : ended ? Standing::done : Standing::working);
   }
   queue.stop();
   state.keep(workers.wait());
+  state.busy_seconds += workers.busy_seconds();
   agree_on_end(state, common.signal);
 }
 

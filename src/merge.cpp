@@ -7,6 +7,7 @@
 #include "dry_run.h"
 #include "input.h"
 #include "report.h"
+#include "step_times.h"
 #include "steps.h"
 #include "unshard/agree.h"
 #include "unshard/output_format.h"
@@ -95,7 +96,8 @@ void require_enough_buffer(const Plan& plan, const MoveOptions& move) {
 
 /// Collective. Moves, reads back, and returns what was done.
 MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, const Catalog& catalog, const Mapping& mapping,
-                           const Plan& plan, const TargetFolder& target, const MergeOptions& options) {
+                           const Plan& plan, const TargetFolder& target, const MergeOptions& options, StepTimes& times) {
+  times.enter("move");
   const MoveOptions move_with = move_options(session, source, options);
   const ChunkTable chunks = send_chunks(session.comm, catalog, mapping.targets, plan);
   std::uint64_t total_bytes = 0;
@@ -103,6 +105,7 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   session.log.begin_progress("Merging", total_bytes);
   MoveReport report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
   session.log.end_progress();
+  times.enter("verify");
   if (options.verify) verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input));
   return report;
 }
@@ -156,6 +159,8 @@ std::string show_plan(const Session& session, const Targets& targets, const Plan
 std::string merge(const Session& session, const MergeOptions& options) {
   const WorkLimits limits = limits_of(session, options.input);
   require_buffers("merge", limits, least_reading_bytes);
+  StepTimes times;
+  times.enter("discover");
   Input input = open_input(session, options.input.backend, options.input.local_dirs);
   ConfigFolder config = find_config(session, input.source, options.hf_config);
   for (const auto& [key, value] : options.config_overrides) config.config.override_number(key, value);
@@ -163,8 +168,10 @@ std::string merge(const Session& session, const MergeOptions& options) {
   for (const std::string& folder : {config.path, options.like_dir, options.fill_missing_from}) {
     if (!folder.empty()) sources.push_back(folder);
   }
+  times.enter("target");
   const TargetFolder target = check_target_folder(session.comm, session.files, options.target_dir, sources,
                                                   options.overwrite || options.stage == 2, !options.dry_run);
+  times.enter("catalog");
   const std::vector<Asset> assets = find_assets(session, config);
   session.log.line("Merging parameters using " + std::to_string(options.input.threads) + " thread" +
                    (options.input.threads == 1 ? "" : "s") + " on " + std::to_string(session.comm.size()) + " rank" +
@@ -173,19 +180,23 @@ std::string merge(const Session& session, const MergeOptions& options) {
   FileCache files(session.files, input.source, limits);
   const MapOptions map_options = complete_map_options(session, options);
   const Catalog catalog = read_input(session, files, input, options);
+  times.enter("map");
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
   for (const std::string& note : mapping.notes) session.log.line(note);
+  times.enter("plan");
   const Plan plan = agree_on_plan(session, mapping, options);
   require_enough_buffer(plan, move_options(session, input.source, options));
   if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
 
   check_report_path(session, options.report_path, target, model_files(plan, mapping, assets, options), sources);
+  times.enter("target");
   const std::uint64_t stage_layers = options.stage != 0 ? options.stage_layers : 0;
   const std::string identity =
       command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers);
   const std::vector<std::string> notes = open_partial(session.comm, session.files, target, plan, identity, options.stage == 2);
   for (const std::string& note : notes) session.log.line(note);
-  const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, plan, target, options);
+  const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, plan, target, options, times);
+  times.enter("publish");
   session.log.line("Successfully merged " + std::to_string(mapping.targets.targets.size()) + " parameters");
   if (options.stage == 1) {
     end_stage_1(session.comm, session.files, target, plan);
@@ -193,7 +204,8 @@ std::string merge(const Session& session, const MergeOptions& options) {
   } else {
     publish_model(session, target, plan, mapping, config, assets, options);
   }
-  const std::string result = report_merge(session, {options, input.source, catalog, mapping, plan, moved, target});
+  times.leave();
+  const std::string result = report_merge(session, {options, input.source, catalog, mapping, plan, moved, target, times});
   session.log.line(options.stage == 1 ? "Stage 1 completed successfully" : "Model merging completed successfully");
   return result;
 }

@@ -91,7 +91,7 @@ void MoveState::keep(std::optional<Error> other) {
 }
 
 void MoveState::report_progress() {
-  const std::uint64_t bytes = counters.not_reported_bytes.exchange(0);
+  const std::uint64_t bytes = comm.reduce_all(counters.not_reported_bytes.exchange(0), Reduction::sum);
   if (bytes > 0 && options.progress) options.progress(bytes);
 }
 
@@ -103,6 +103,7 @@ Common compare_standing(MoveState& state, Standing mine) {
                                  : mine == Standing::done ? done
                                                           : working;
   const std::uint64_t worst = state.comm.reduce_all(standing, Reduction::max);
+  state.report_progress();
   const bool by_signal = worst > signalled && worst < failed;
   return {worst == done, worst > working, by_signal ? static_cast<int>(worst - signalled) : 0};
 }
@@ -118,7 +119,7 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
                 const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const Assembler assembler(catalog.tensors, targets, plan, chunks);
-  MoveState state{comm, sources, source, plan, assembler, target_files, folder, options, ExtentBook(plan, comm.rank()), {}, std::nullopt};
+  MoveState state{comm, sources, source, plan, assembler, target_files, folder, options, ExtentBook(plan, comm.rank()), {}, 0, std::nullopt};
   if (needs_rounds(plan, comm, options))
     move_in_rounds(state);
   else
@@ -132,6 +133,7 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
   report.read_seconds = seconds_of(state.counters.read_ns);
   report.exchange_seconds = seconds_of(state.counters.exchange_ns);
   report.write_seconds = seconds_of(state.counters.write_ns);
+  report.busy_seconds = state.busy_seconds;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
 }

@@ -36,7 +36,7 @@ struct Budget {
 struct Counters {
   std::atomic<std::uint64_t> read_bytes{0}, exchanged_bytes{0}, written_bytes{0};
   std::atomic<std::uint64_t> read_ns{0}, exchange_ns{0}, write_ns{0};
-  std::atomic<std::uint64_t> not_reported_bytes{0};  ///< written since progress was last called
+  std::atomic<std::uint64_t> not_reported_bytes{0};  ///< written since progress was last told
 };
 
 /// Adds the time from its construction to its destruction.
@@ -64,20 +64,21 @@ struct MoveState {
   const MoveOptions& options;
   ExtentBook book;
   Counters counters;
+  double busy_seconds = 0;     ///< main thread only
   std::optional<Error> error;  ///< the first of this rank; main thread only
 
   /// Where output file `file` grows.
   [[nodiscard]] std::string path_of(std::uint32_t file) const;
   /// Keeps the first error.
   void keep(std::optional<Error> other);
-  /// Main thread. Tells the user of bytes written since the last call.
+  /// Collective, main thread. Tells the user of the bytes that all ranks have written since the last call.
   void report_progress();
 };
 
 /// What a rank says of itself when ranks compare how they are.
 enum class Standing : std::uint8_t { done, working, failed };
 
-/// Collective. Whether all ranks are done, or all must stop because one has failed or got a signal (the largest number of all is kept in
+/// Collective, now and then; tells of progress too. Whether all ranks are done, or all must stop because one has failed or got a signal (the largest number of all is kept in
 /// `signal`).
 struct Common {
   bool all_done = false, must_stop = false;

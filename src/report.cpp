@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "rank_figures.h"
 #include "sha256.h"
 #include "steps.h"
 #include "stored_elements.h"
@@ -123,13 +124,28 @@ ordered_json full_report(const MergeFacts& facts, const std::vector<std::string>
   return report;
 }
 
-/// One rank's figures, as they cross ranks.
-struct RankFigures {
-  std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
-  double seconds = 0;
-};
+double seconds_of(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
 
-ordered_json summary(const Session& session, const MergeFacts& facts, const std::vector<RankFigures>& figures) {
+ordered_json rank_json(const RankFigures& figures, std::size_t rank) {
+  ordered_json steps = ordered_json::object();
+  for (const StepTime& time : figures.steps) steps[time.step] = seconds_of(time.ns);
+  return {{"rank", rank},
+          {"host", figures.host},
+          {"read_bytes", figures.read_bytes},
+          {"exchanged_bytes", figures.exchanged_bytes},
+          {"written_bytes", figures.written_bytes},
+          {"opened_files", figures.opens},
+          {"peak_rss_bytes", figures.peak_rss_bytes},
+          {"busy_seconds", seconds_of(figures.busy_ns)},
+          {"read_seconds", seconds_of(figures.read_ns)},
+          {"exchange_seconds", seconds_of(figures.exchange_ns)},
+          {"write_seconds", seconds_of(figures.write_ns)},
+          {"seconds", steps}};
+}
+
+ordered_json summary(const MergeFacts& facts, const std::vector<RankFigures>& figures) {
   ordered_json result{{"command", "merge"},
                       {"format", facts.source.format},
                       {"world_size", facts.source.world_size},
@@ -139,18 +155,14 @@ ordered_json summary(const Session& session, const MergeFacts& facts, const std:
   result["filled"] = facts.mapping.filled;
   result["warnings"] = facts.mapping.warnings;
   result["verified"] = facts.options.verify;
-  for (std::size_t rank = 0; rank < figures.size(); ++rank) {
-    const RankFigures& row = figures[rank];
-    result["ranks"].push_back({{"rank", rank},
-                               {"host", session.comm.host_of(static_cast<int>(rank))},
-                               {"read_bytes", row.read_bytes},
-                               {"exchanged_bytes", row.exchanged_bytes},
-                               {"written_bytes", row.written_bytes},
-                               {"seconds", row.seconds}});
-    session.log.detail("rank " + std::to_string(rank) + " on " + session.comm.host_of(static_cast<int>(rank)) + ": read " +
-                       std::to_string(row.read_bytes) + ", exchanged " + std::to_string(row.exchanged_bytes) + ", wrote " +
-                       std::to_string(row.written_bytes) + " bytes in " + std::to_string(row.seconds) + " s");
-  }
+  std::uint64_t bytes = 0;
+  for (const RankFigures& rank : figures) bytes += rank.written_bytes;
+  const double seconds = seconds_of(facts.times.total_ns());
+  result["bytes"] = bytes;
+  result["seconds"] = seconds;
+  result["bytes_per_second"] = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
+  result["slowest_rank"] = slowest_rank(figures);
+  for (std::size_t rank = 0; rank < figures.size(); ++rank) result["ranks"].push_back(rank_json(figures[rank], rank));
   return result;
 }
 
@@ -201,9 +213,11 @@ std::string report_merge(const Session& session, const MergeFacts& facts) {
       file->write_at(0, std::as_bytes(std::span(text)));
     });
   }
-  const RankFigures mine{facts.moved.read_bytes, facts.moved.exchanged_bytes, facts.moved.written_bytes, facts.moved.seconds};
-  const std::vector<RankFigures> figures = gather_values(session.comm, std::vector{mine});
-  return on_root ? dump(summary(session, facts, figures)) : "";
+  const std::vector<RankFigures> figures = gather_figures(session.comm, session.files, facts.moved, facts.times);
+  if (!on_root) return "";
+  for (const std::string& line : rank_lines(figures)) session.log.detail(line);
+  session.log.line(summary_line(figures, facts.times.total_ns()));
+  return dump(summary(facts, figures));
 }
 
 }  // namespace unshard

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "step_times.h"
 #include "unshard/merge.h"
 #include "unshard/publish.h"
 
@@ -18,6 +19,7 @@ struct MergeFacts {
   const Plan& plan;
   const MoveReport& moved;  ///< of this rank
   const TargetFolder& target;
+  const StepTimes& times;  ///< of this rank
 };
 
 /// Collective, before anything is written. Throws Error(usage) when the report would replace a file of `sources` (folders) or of the model that is
@@ -26,7 +28,7 @@ struct MergeFacts {
 void check_report_path(const Session& session, const std::string& report_path, const TargetFolder& target,
                        const std::vector<std::string>& model_files, const std::vector<std::string>& sources);
 
-/// Collective. Writes options.report_path (when given) on rank 0 and returns the summary there ("" elsewhere). Paths are relative to the
+/// Collective. Says how long it took (with --verbose, on which rank). Writes options.report_path (when given) on rank 0 and returns the summary there ("" elsewhere). Paths are relative to the
 /// folders given. With a report, each rank reads its share of the output files once more for the SHA-256.
 [[nodiscard]] std::string report_merge(const Session& session, const MergeFacts& facts);
 

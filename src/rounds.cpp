@@ -51,7 +51,6 @@ class Wave {
       finish(made, made_[number % 2]);
       written = std::move(made);
       ready = std::move(next);
-      state_.report_progress();
       if (number % rounds_between_comparisons_ == 0) common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
     }
     output_.close();
@@ -177,7 +176,9 @@ class RoundsMove {
         continue;
       }
       Workers workers(budget.threads);
-      return Wave(state_, wave, wave_plan, exchange, budget, workers).run();
+      const int signal = Wave(state_, wave, wave_plan, exchange, budget, workers).run();
+      state_.busy_seconds += workers.busy_seconds();
+      return signal;
     }
   }
 

@@ -27,6 +27,7 @@ void Workers::start(std::size_t count, Task task) {
     count_ = count;
     next_ = 0;
     error_.reset();
+    began_ = std::chrono::steady_clock::now();
   }
   work_.notify_all();
 }
@@ -40,6 +41,11 @@ std::optional<Error> Workers::wait() {
   std::unique_lock lock(mutex_);
   done_.wait(lock, [&] { return next_ >= count_ && running_ == 0; });
   return std::exchange(error_, std::nullopt);
+}
+
+double Workers::busy_seconds() {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::duration<double>(busy_).count();
 }
 
 void Workers::run(std::size_t worker) {
@@ -57,7 +63,9 @@ void Workers::run(std::size_t worker) {
       error_ = std::move(error);
       next_ = count_;
     }
-    if (next_ >= count_ && running_ == 0) done_.notify_all();
+    if (next_ < count_ || running_ > 0) continue;
+    busy_ += std::chrono::steady_clock::now() - began_;
+    done_.notify_all();
   }
 }
 

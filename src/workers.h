@@ -35,6 +35,9 @@ class Workers {
   /// Waits for the batch. Returns the first error of a task.
   std::optional<Error> wait();
 
+  /// For how long there was a batch with tasks that had not ended, so far.
+  [[nodiscard]] double busy_seconds();
+
  private:
   void run(std::size_t worker);
 
@@ -44,6 +47,8 @@ class Workers {
   std::size_t count_ = 0, next_ = 0, running_ = 0;
   std::optional<Error> error_;
   bool ends_ = false;
+  std::chrono::steady_clock::time_point began_;
+  std::chrono::nanoseconds busy_{0};
   std::vector<std::thread> threads_;
 };
 

@@ -45,7 +45,7 @@ struct MoveOptions {
   bool home_readers = false;  ///< each shard is read by one rank that sees it and sent to the owners; else owners read
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)>
-      progress;  ///< called now and then, by one thread at a time, with bytes written since the last call
+      progress;  ///< called now and then on every rank, with the bytes that all ranks have written since the last call
   std::function<int()>
       signal;  ///< asked several times a second; the number of a signal (0: none) ends the move with Error(128 + signal) on all ranks
 };
@@ -55,6 +55,7 @@ struct MoveReport {
   std::vector<Extent> extents;  ///< what this rank wrote, sorted by file and position
   std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
   double read_seconds = 0, exchange_seconds = 0, write_seconds = 0;  ///< of the I/O threads together; they overlap
+  double busy_seconds = 0;                                           ///< during which the I/O threads had work
   double seconds = 0;
 };
 

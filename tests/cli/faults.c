@@ -1,8 +1,8 @@
 /* Loaded with LD_PRELOAD into the program under test: makes calls on chosen files fail, lie, wait or kill, on chosen ranks.
  *
- *   FAULT=<what>      open-eacces, read-eio, read-slow, write-enospc, write-lie (reports success, writes nothing), write-slow, write-kill,
- *                     collective-eio, collective-lie, collective-short, collective-kill
- *   FAULT_RANK=<n>    of OMPI_COMM_WORLD_RANK; without it: every rank
+ *   FAULT=<what>      open-eacces, open-kill, read-eio, read-slow, read-kill, write-enospc, write-lie (reports success, writes nothing),
+ *                     write-slow, write-kill, fsync-kill, rename-kill, collective-eio, collective-lie, collective-short, collective-kill
+ *   FAULT_RANK=<n>    of mpirun (OMPI_COMM_WORLD_RANK) or srun (SLURM_PROCID); without it: every rank
  *   FAULT_PATH=<part> only files whose path holds this text
  *   FAULT_AFTER=<n>   the first n such calls of a process do no harm (default 0)
  */
@@ -23,7 +23,8 @@ static int calls = 0;
 static int is_chosen(const char* fault, const char* path) {
   const char* wanted = getenv("FAULT");
   const char* rank = getenv("FAULT_RANK");
-  const char* own = getenv("OMPI_COMM_WORLD_RANK");
+  const char* of_mpirun = getenv("OMPI_COMM_WORLD_RANK");
+  const char* own = of_mpirun != NULL ? of_mpirun : getenv("SLURM_PROCID");
   const char* part = getenv("FAULT_PATH");
   const char* after = getenv("FAULT_AFTER");
   if (wanted == NULL || strcmp(wanted, fault) != 0) return 0;
@@ -52,7 +53,22 @@ int open(const char* path, int flags, ...) {
     errno = EACCES;
     return -1;
   }
+  if (is_chosen("open-kill", path)) raise(SIGKILL);
   return real(path, flags, mode);
+}
+
+int rename(const char* from, const char* to) {
+  static int (*real)(const char*, const char*) = NULL;
+  if (real == NULL) real = (int (*)(const char*, const char*))dlsym(RTLD_NEXT, "rename");
+  if (is_chosen("rename-kill", from)) raise(SIGKILL);
+  return real(from, to);
+}
+
+int fsync(int descriptor) {
+  static int (*real)(int) = NULL;
+  if (real == NULL) real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+  if (descriptor_is_chosen("fsync-kill", descriptor)) raise(SIGKILL);
+  return real(descriptor);
 }
 
 ssize_t pread(int descriptor, void* to, size_t size, off_t position) {
@@ -63,6 +79,7 @@ ssize_t pread(int descriptor, void* to, size_t size, off_t position) {
     return -1;
   }
   if (descriptor_is_chosen("read-slow", descriptor)) usleep(200 * 1000);
+  if (descriptor_is_chosen("read-kill", descriptor)) raise(SIGKILL);
   return real(descriptor, to, size, position);
 }
 

@@ -1,10 +1,12 @@
-"""Writes a checkpoint of 9 MB without PyTorch: large enough that each of four ranks has a part of the one output file to write.
+"""Writes a checkpoint of 9 MB without PyTorch: large enough that each of four ranks has a part of the one output file to write. As one file of torch.save,
+or as a Hugging Face folder of several files.
 
 A file of torch.save is a zip of stored records: data.pkl, and data/<key> with the bytes of each storage, which the pickle names by a persistent id
 (torch/serialization.py, _save). The pickle refers to torch's functions by name only, so stand-ins with these names are enough to write it.
 """
 import io
 import json
+import math
 import pickle
 import random
 import sys
@@ -63,6 +65,33 @@ def shapes():
         yield name + ".weight", (HIDDEN,)
 
 
+def tensor_bytes(shape):
+    """As bfloat16."""
+    return 2 * math.prod(shape)
+
+
+def write_split_model(folder, files):
+    """A Hugging Face folder of so many files of about the same size: each has a part of the large tensors' names."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    noise = random.Random(8)
+    parts = [[] for _ in range(files)]
+    for number, (name, shape) in enumerate(shapes()):
+        parts[number % files].append((name, shape))
+    weight_map = {}
+    for number, part in enumerate(parts, 1):
+        file = f"model-{number:05}-of-{files:05}.safetensors"
+        header, end = {}, 0
+        for name, shape in part:
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + tensor_bytes(shape)]}
+            end += tensor_bytes(shape)
+            weight_map[name] = file
+        text = json.dumps(header).encode()
+        (folder / file).write_bytes(len(text).to_bytes(8, "little") + text + noise.randbytes(end))
+    index = {"metadata": {"total_size": sum(tensor_bytes(shape) for _, shape in shapes())}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def write_large_checkpoint(folder):
     (folder / "huggingface").mkdir(parents=True)
     (folder / "huggingface" / "config.json").write_text(json.dumps(CONFIG))
@@ -78,8 +107,5 @@ def write_large_checkpoint(folder):
         archive.writestr("archive/data.pkl", stream.getvalue())
         archive.writestr("archive/byteorder", "little")
         for tensor in tensors.values():
-            size = 2
-            for extent in tensor.shape:
-                size *= extent
-            archive.writestr("archive/data/" + tensor.key, noise.randbytes(size))
+            archive.writestr("archive/data/" + tensor.key, noise.randbytes(tensor_bytes(tensor.shape)))
         archive.writestr("archive/version", "3\n")

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""The program on a real Slurm cluster of four hosts, each with a disk of its own (slurm_cluster.sh): shards on private disks, what nodes do not see,
+signals, killed ranks, and the scripts in slurm/.
+
+    cluster_test.py --unshard PROGRAM --mpirun mpirun --cases DIR --scripts DIR [--faults LIBRARY] [unittest's arguments]
+
+Starts the cluster around itself. Exit code 77, with the reason on stderr: there can be none here.
+"""
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "cli"))
+from large_checkpoint import shapes, tensor_bytes, write_split_model
+
+OPTIONS = argparse.Namespace()
+HOSTS = 4
+SRUN = ["srun", "--mpi=pmix", "--immediate=20"]
+
+
+def cluster(*parts):
+    return Path(os.environ["CLUSTER"], *parts)
+
+
+class Run:
+    """A command under way; `lines` are its error lines once it has ended."""
+
+    def __init__(self, command, timeout=40, **extra):
+        self.timeout = timeout
+        self.process = subprocess.Popen([str(part) for part in command], env={**os.environ, **extra}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        start_new_session=True)
+
+    def wait(self):
+        began = time.monotonic()
+        try:
+            self.out, self.err = self.process.communicate(timeout=self.timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            _, err = self.process.communicate()
+            raise AssertionError(f"hangs: {self.process.args}\n{err}") from None
+        self.seconds = time.monotonic() - began
+        self.code = self.process.returncode
+        self.lines = [line for line in self.err.splitlines() if "unshard: error:" in line]
+        return self
+
+    def ranks(self):
+        """Process by rank, of those that are there."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if (folder / "comm").read_text().strip() != Path(OPTIONS.unshard).name:
+                    continue
+                variables = dict(pair.split("=", 1) for pair in (folder / "environ").read_text().split("\0") if "=" in pair)
+            except OSError:
+                continue
+            found[int(variables.get("SLURM_PROCID", variables.get("OMPI_COMM_WORLD_RANK", -1)))] = int(folder.name)
+        return found
+
+
+class ClusterTest(unittest.TestCase):
+    def setUp(self):
+        self.shared = Path(tempfile.mkdtemp(prefix="shared_", dir=cluster()))
+        self.addCleanup(shutil.rmtree, self.shared, ignore_errors=True)
+        for left in cluster("disks").glob("node*/*"):
+            shutil.rmtree(left)
+        self.target = self.shared / "model"
+        self.local = cluster("disk", "run")  # as each host sees its own
+
+    def on_disk(self, number):
+        """The folder `run` of the disk of host `number`."""
+        folder = cluster("disks", f"node{number}", "run")
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def put_rank_files(self, missing=()):
+        """A checkpoint of four ranks, each on the disk of its host; only the second has the configuration."""
+        case = Path(OPTIONS.cases) / "fsdp" / "fsdp1_four_ranks_uneven" / "input"
+        for rank in range(HOSTS):
+            folder = self.on_disk(rank + 1)
+            if rank not in missing:
+                shutil.copy(case / f"model_world_size_4_rank_{rank}.pt", folder)
+        shutil.copytree(case / "huggingface", self.on_disk(2) / "huggingface")
+        return case
+
+    def put_large_model(self):
+        """A folder of four files of 2 MB each, on the disk of its host; the same in one folder that all share."""
+        whole = self.shared / "whole"
+        write_split_model(whole, HOSTS)
+        for number in range(1, HOSTS + 1):
+            shutil.copy(whole / f"model-{number:05}-of-{HOSTS:05}.safetensors", self.on_disk(number))
+        for name in ("config.json", "model.safetensors.index.json"):
+            shutil.copy(whole / name, self.on_disk(1))
+        return whole
+
+    def start_merge(self, *options, ranks=HOSTS, launcher=(*SRUN, f"-N{HOSTS}"), **extra):
+        preload = ["env", "LD_PRELOAD=" + OPTIONS.faults] if "FAULT" in extra else []
+        return Run([*launcher, f"-n{ranks}", *preload, OPTIONS.unshard, "merge", "--local-dir", self.local, "--target-dir", self.target, *options], **extra)
+
+    def merge(self, *options, **extra):
+        return self.start_merge(*options, **extra).wait()
+
+    def expect_same_as_one_rank(self, source):
+        alone = Run([OPTIONS.unshard, "merge", "--local-dir", source, "--target-dir", self.shared / "alone"]).wait()
+        self.assertEqual(alone.code, 0, alone.err)
+        names = sorted(path.name for path in (self.shared / "alone").iterdir())
+        self.assertEqual(names, sorted(path.name for path in self.target.iterdir()))
+        for name in names:
+            self.assertEqual((self.target / name).read_bytes(), (self.shared / "alone" / name).read_bytes(), name)
+
+    def expect_error(self, result, code, *parts):
+        self.assertEqual(result.code, code, result.err)
+        self.assertEqual(len(result.lines), 1, result.err)
+        for part in parts:
+            self.assertIn(part, result.lines[0])
+        self.assertFalse(self.target.exists(), "a target appeared although the merge has failed")
+
+
+class PrivateDisks(ClusterTest):
+    def test_shards_on_four_disks_give_the_bytes_of_one_rank(self):
+        whole = self.put_large_model()
+        result = self.merge("--json", "--verbose")
+        self.assertEqual(result.code, 0, result.err)
+        self.expect_same_as_one_rank(whole)
+        facts = json.loads(result.out)
+        ranks = facts["ranks"]
+        payload = facts["bytes"]
+        self.assertEqual(payload, sum(tensor_bytes(shape) for _, shape in shapes()))
+        self.assertEqual([rank["host"] for rank in ranks], ["node1", "node2", "node3", "node4"])
+        self.assertEqual(sum(rank["read_bytes"] for rank in ranks), payload)
+        self.assertEqual(sum(rank["written_bytes"] for rank in ranks), payload)
+        self.assertTrue(all(rank["written_bytes"] > 0 for rank in ranks), ranks)
+        self.assertGreater(sum(rank["exchanged_bytes"] for rank in ranks), 0)
+        self.assertLessEqual(sum(rank["exchanged_bytes"] for rank in ranks), payload)
+        for rank in ranks:
+            self.assertEqual(set(rank["seconds"]), {"discover", "target", "catalog", "map", "plan", "move", "verify", "publish"})
+            self.assertGreater(rank["peak_rss_bytes"], 1 << 20)
+            self.assertRegex(result.err, rf"(?m)^rank {rank['rank']} on {rank['host']}: read {rank['read_bytes']}, exchanged {rank['exchanged_bytes']}, wrote .*"
+                                         rf"peak memory {rank['peak_rss_bytes']} bytes; .* move \d+\.\d+ ")
+        self.assertRegex(result.err, rf"(?m)^Merged {payload} bytes in \d+\.\d+ s, .*/s; slowest rank {facts['slowest_rank']} on node\d ")
+
+    def test_different_files_of_one_name_are_named_with_both_hosts(self):
+        case = self.put_rank_files()
+        shutil.copy(case / "model_world_size_4_rank_1.pt", self.on_disk(3) / "model_world_size_4_rank_0.pt")  # of the same size
+        self.expect_error(self.merge(), 3, "model_world_size_4_rank_0.pt", "node1", "node3")
+        with open(self.on_disk(3) / "model_world_size_4_rank_0.pt", "ab") as longer:
+            longer.write(b"x")
+        self.expect_error(self.merge(), 3, "model_world_size_4_rank_0.pt", "node1", "node3")
+
+    def test_equal_files_of_one_name_are_read_once(self):
+        case = self.put_rank_files()
+        for number in (2, 4):
+            shutil.copy(case / "model_world_size_4_rank_0.pt", self.on_disk(number))
+        result = self.merge("--json")
+        self.assertEqual(result.code, 0, result.err)
+        facts = json.loads(result.out)
+        self.assertEqual(sum(rank["read_bytes"] for rank in facts["ranks"]), facts["bytes"])
+        self.expect_same_as_one_rank(case)
+
+    def test_a_node_that_is_left_out_means_missing_ranks(self):
+        self.put_rank_files()
+        result = self.merge(launcher=(*SRUN, "-w", "node1,node2"), ranks=2)
+        self.expect_error(result, 3, "2-3")
+
+
+class TargetFolder(ClusterTest):
+    def test_a_target_that_is_another_folder_on_each_host_is_refused_before_work(self):
+        self.put_rank_files()
+        self.target = cluster("disk", "model")
+        self.expect_error(self.merge(), 5, "on node1", "node2, node3, node4")
+        for number in range(1, HOSTS + 1):
+            self.assertEqual([path.name for path in cluster("disks", f"node{number}").iterdir()], ["run"])
+
+
+class Ends(ClusterTest):
+    def ranks_in_their_work(self, run):
+        """Process by rank, once files grow in the partial folder."""
+        deadline = time.monotonic() + 20
+        partial = self.target.with_name(self.target.name + ".unshard-partial")
+        while time.monotonic() < deadline and not (list(partial.glob("*.part")) and len(run.ranks()) == HOSTS):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        return run.ranks()
+
+    def start_slow_merge(self, *options, **extra):
+        if not OPTIONS.faults:
+            self.skipTest("needs the library of faults")
+        self.put_large_model()
+        return self.start_merge("--io", "posix", *options, FAULT="write-slow", FAULT_PATH=".safetensors", **extra)
+
+    def test_a_signal_of_slurm_stops_all_ranks(self):
+        run = self.start_slow_merge()
+        self.ranks_in_their_work(run)
+        subprocess.run(["scancel", "--signal=USR1", "--user=root"], check=True)
+        self.expect_error(run.wait(), 128 + signal.SIGUSR1, "stopped by SIGUSR1")
+        again = self.merge()
+        self.assertEqual(again.code, 0, again.err)
+
+    def test_a_rank_that_stands_still_for_a_while_is_no_failure(self):
+        run = self.start_slow_merge()
+        ranks = self.ranks_in_their_work(run)
+        os.kill(ranks[2], signal.SIGSTOP)
+        time.sleep(4)
+        os.kill(ranks[2], signal.SIGCONT)
+        run.wait()
+        self.assertEqual(run.code, 0, run.err)
+        self.expect_same_as_one_rank(self.shared / "whole")
+
+
+class Scripts(ClusterTest):
+    def submit(self, script, *options, code=0, **variables):
+        log = self.shared / "log"
+        run = Run(["sbatch", "--parsable", f"--output={log}", "--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=1", Path(OPTIONS.scripts) / script, *options],
+                  CHECKPOINT=str(self.local), TARGET=str(self.target), UNSHARD=OPTIONS.unshard, **variables).wait()
+        self.assertEqual(run.code, 0, run.err)
+        state = ""
+        while not state or " JobState=RUNNING" in state or " JobState=PENDING" in state or " JobState=COMPLETING" in state:
+            time.sleep(0.1)
+            state = subprocess.run(["scontrol", "--oneliner", "show", "job", run.out.strip()], check=True, text=True, stdout=subprocess.PIPE).stdout
+        text = log.read_text()
+        self.assertIn(f" ExitCode={code}:0 ", state, text)
+        return text
+
+    def test_merge_prints_its_command_and_ends_with_its_code(self):
+        case = self.put_rank_files()
+        text = self.submit("merge.sbatch", "--max-shard-size", "1GB")
+        command = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", OPTIONS.unshard, "merge", "--local-dir", self.local, "--target-dir", self.target, "--max-shard-size", "1GB"]
+        self.assertIn("+ " + " ".join(f"'{part}'" for part in command) + "\n", text)
+        self.assertIn("on 4 ranks", text)
+        self.expect_same_as_one_rank(case)
+        self.assertIn("not empty", self.submit("merge.sbatch", code=2))
+
+    def test_check_ends_with_3_when_something_is_missing(self):
+        self.put_rank_files()
+        self.assertRegex(self.submit("check.sbatch"), r"(?m)^\+ 'srun' .* 'check' '--local-dir' ")
+        (self.on_disk(4) / "model_world_size_4_rank_3.pt").unlink()
+        self.assertIn("missing", self.submit("check.sbatch", code=3))
+
+    def test_export_checks_before_it_merges(self):
+        case = self.put_rank_files()
+        text = self.submit("export-multinode.sbatch")
+        self.assertLess(text.index("'check'"), text.index("'merge'"))
+        self.expect_same_as_one_rank(case)
+        shutil.rmtree(self.target)
+        (self.on_disk(4) / "model_world_size_4_rank_3.pt").unlink()
+        self.assertNotIn("'merge'", self.submit("export-multinode.sbatch", code=3))
+
+    def test_the_launcher_is_a_variable(self):
+        case = self.put_rank_files()
+        self.local = case
+        text = self.submit("merge.sbatch", LAUNCHER=f"{OPTIONS.mpirun} --allow-run-as-root --oversubscribe -np 2")
+        self.assertIn("on 2 ranks", text)
+        self.expect_same_as_one_rank(case)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--unshard", required=True)
+    parser.add_argument("--mpirun", default="mpirun")
+    parser.add_argument("--cases", required=True)
+    parser.add_argument("--scripts", required=True)
+    parser.add_argument("--faults")
+    _, rest = parser.parse_known_args(namespace=OPTIONS)
+    if "CLUSTER" not in os.environ:
+        script = Path(__file__).resolve().with_name("slurm_cluster.sh")
+        os.execv(script, [str(script), str(HOSTS), sys.executable, str(Path(__file__).resolve()), *sys.argv[1:]])
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

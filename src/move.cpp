@@ -119,7 +119,8 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
                 const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const Assembler assembler(catalog.tensors, targets, plan, chunks);
-  MoveState state{comm, sources, source, plan, assembler, target_files, folder, options, ExtentBook(plan, comm.rank()), {}, 0, std::nullopt};
+  MoveState state{comm, sources, source,      plan, assembler, target_files, folder, options, ExtentBook(plan, comm.rank()),
+                  {},   0,       std::nullopt};
   if (needs_rounds(plan, comm, options))
     move_in_rounds(state);
   else

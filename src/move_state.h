@@ -78,8 +78,8 @@ struct MoveState {
 /// What a rank says of itself when ranks compare how they are.
 enum class Standing : std::uint8_t { done, working, failed };
 
-/// Collective, now and then; tells of progress too. Whether all ranks are done, or all must stop because one has failed or got a signal (the largest number of all is kept in
-/// `signal`).
+/// Collective, now and then; tells of progress too. Whether all ranks are done, or all must stop because one has failed or got a signal
+/// (the largest number of all is kept in `signal`).
 struct Common {
   bool all_done = false, must_stop = false;
   int signal = 0;

@@ -95,7 +95,8 @@ std::string summary_line(const std::vector<RankFigures>& figures, std::uint64_t 
   const double speed = total_ns == 0 ? 0 : static_cast<double>(bytes) / (static_cast<double>(total_ns) * 1e-9);
   const std::size_t slowest = slowest_rank(figures);
   return "Merged " + std::to_string(bytes) + " bytes in " + seconds_text(total_ns) + " s, " + short_bytes(speed) + "/s; slowest rank " +
-         std::to_string(slowest) + " on " + printable(figures[slowest].host) + " (busy for " + seconds_text(figures[slowest].busy_ns) + " s)";
+         std::to_string(slowest) + " on " + printable(figures[slowest].host) + " (busy for " + seconds_text(figures[slowest].busy_ns) +
+         " s)";
 }
 
 std::vector<std::string> rank_lines(const std::vector<RankFigures>& figures) {

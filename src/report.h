@@ -22,14 +22,14 @@ struct MergeFacts {
   const StepTimes& times;  ///< of this rank
 };
 
-/// Collective, before anything is written. Throws Error(usage) when the report would replace a file of `sources` (folders) or of the model that is
-/// about to be written (`model_files`: names,
-/// some of which only one rank may know), and Error(io) when it has no folder to lie in.
+/// Collective, before anything is written. Throws Error(usage) when the report would replace a file of `sources` (folders) or of the model
+/// that is about to be written (`model_files`: names, some of which only one rank may know), and Error(io) when it has no folder to lie in.
 void check_report_path(const Session& session, const std::string& report_path, const TargetFolder& target,
                        const std::vector<std::string>& model_files, const std::vector<std::string>& sources);
 
-/// Collective. Says how long it took (with --verbose, on which rank). Writes options.report_path (when given) on rank 0 and returns the summary there ("" elsewhere). Paths are relative to the
-/// folders given. With a report, each rank reads its share of the output files once more for the SHA-256.
+/// Collective. Says how long it took (with --verbose, on which rank). Writes options.report_path (when given) on rank 0 and returns the
+/// summary there ("" elsewhere). Paths are relative to the folders given. With a report, each rank reads its share of the output files once
+/// more for the SHA-256.
 [[nodiscard]] std::string report_merge(const Session& session, const MergeFacts& facts);
 
 }  // namespace unshard

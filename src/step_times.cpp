@@ -20,7 +20,8 @@ void StepTimes::leave() {
 }
 
 std::uint64_t StepTimes::total_ns() const {
-  return std::accumulate(steps_.begin(), steps_.end(), std::uint64_t{0}, [](std::uint64_t sum, const StepTime& time) { return sum + time.ns; });
+  return std::accumulate(steps_.begin(), steps_.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const StepTime& time) { return sum + time.ns; });
 }
 
 }  // namespace unshard

@@ -68,7 +68,8 @@ TEST(Figures, EveryRankHasALineWithItsSteps) {
   rank.steps = {{"plan", 1'000'000}, {"move", 300'000'000}};
   const std::vector<std::string> lines = rank_lines({rank, rank});
   ASSERT_EQ(lines.size(), 2U);
-  for (const char* part : {"rank 1 on n1: read 12, exchanged 0, wrote 10 bytes", "peak memory 4096 bytes", "plan 0.001", "move 0.300 (busy 0.250"})
+  for (const char* part :
+       {"rank 1 on n1: read 12, exchanged 0, wrote 10 bytes", "peak memory 4096 bytes", "plan 0.001", "move 0.300 (busy 0.250"})
     EXPECT_THAT(lines[1], HasSubstr(part));
 }
 

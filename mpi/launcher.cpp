@@ -47,6 +47,7 @@ Launch find_launch(const Environment& environment) {
     if (launch.variable.empty()) launch.variable = "PMIX_RANK";
     launch.rank = number_in(environment, "PMIX_RANK").value_or(0);
   }
+  launch.ends_together = launch.variable != "SLURM_STEP_NUM_TASKS";
   launch.can_connect = launch.variable != "SLURM_STEP_NUM_TASKS" || by_pmix || environment("PMI_RANK") || environment("PMI_FD");
   launch.one_node = launch.variable == "OMPI_COMM_WORLD_SIZE"
                         ? number_in(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") == launch.tasks

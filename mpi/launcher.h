@@ -18,6 +18,7 @@ struct Launch {
   std::optional<std::uint64_t> tasks;  ///< how many it started, where that is told
   std::uint64_t rank = 0;              ///< of this process, as the launcher counts; 0 where it is not told
   bool one_node = false;               ///< all tasks are on this node
+  bool ends_together = true;           ///< when a task is killed the launcher ends the others; srun does so only if told
   bool can_connect = true;             ///< false: started by srun without a way for MPI to find the other tasks
 
   /// One task needs no MPI: every command gives the same bytes for any number of ranks.

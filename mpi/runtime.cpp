@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <vector>
 
 #include "back_off.h"
 #include "checked.h"
@@ -48,6 +49,20 @@ bool would_not_start(const Launch& launch) {
   (void)launch;
   return false;
 #endif
+}
+
+/// What a rank does when another one has died.
+Lifeline::OnLoss end_after_loss(const Comm& comm) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(comm.host_of(rank));
+  return [hosts](int rank, bool speaks) {
+    if (speaks) {
+      print_error(
+          "ranks: rank " + std::to_string(rank) + " on " + hosts[static_cast<std::size_t>(rank)] +
+          ": has died (killed, or out of memory, or its node has failed); see what its node says, then start the same command again");
+    }
+    _exit(static_cast<int>(ErrorCode::mpi));
+  };
 }
 
 }  // namespace
@@ -94,6 +109,7 @@ Runtime::Runtime(const Launch& launch) {
   check(MPI_Comm_dup(MPI_COMM_WORLD, &closing_), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(closing_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   comm_ = mpi_comm(MPI_COMM_WORLD);
+  if (!launch.ends_together) lifeline_ = std::make_unique<Lifeline>(*comm_, end_after_loss(*comm_));
 }
 
 Runtime::~Runtime() {

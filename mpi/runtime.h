@@ -7,6 +7,7 @@
 #include <string>
 
 #include "launcher.h"
+#include "lifeline.h"
 #include "unshard/comm.h"
 #include "unshard/error.h"
 
@@ -38,6 +39,7 @@ class Runtime {
   [[nodiscard]] Ending common_ending(const Ending& mine);
   void meet(const Ending& mine);
 
+  std::unique_ptr<Lifeline> lifeline_;  // first, so that it ends last: a rank may die while MPI ends
   bool uses_mpi_ = false;
   MPI_Comm closing_ = MPI_COMM_NULL;  // nothing else is ever sent here
   std::unique_ptr<Comm> comm_;

@@ -203,6 +203,24 @@ class Ends(ClusterTest):
         again = self.merge()
         self.assertEqual(again.code, 0, again.err)
 
+    def test_a_killed_rank_ends_the_others_in_every_step(self):
+        if not OPTIONS.faults:
+            self.skipTest("needs the library of faults")
+        self.put_large_model()
+        for step, rank, fault, path, io in (("catalog", 2, "open-kill", "model-0000", "auto"), ("target", 0, "open-kill", ".unshard-probe", "auto"),
+                                            ("move", 3, "collective-kill", "", "collective"), ("move", 1, "write-kill", ".safetensors.part", "posix"),
+                                            ("verify", 2, "read-kill", ".safetensors.part", "auto"), ("publish", 0, "rename-kill", "config.json", "auto")):
+            with self.subTest(step=step, rank=rank, fault=fault):
+                result = self.merge("--io", io, FAULT=fault, FAULT_RANK=str(rank), **({"FAULT_PATH": path} if path else {}))
+                self.assertNotEqual(result.code, 0, result.err)
+                self.assertLess(result.seconds, 12, result.err)  # 10, and the start of srun
+                self.assertEqual(len(result.lines), 1, result.err)
+                self.assertIn(f"rank {rank} on node{rank + 1}: has died", result.lines[0])
+                self.assertFalse(self.target.exists())
+        again = self.merge()
+        self.assertEqual(again.code, 0, again.err)
+        self.expect_same_as_one_rank(self.shared / "whole")
+
     def test_a_rank_that_stands_still_for_a_while_is_no_failure(self):
         run = self.start_slow_merge()
         ranks = self.ranks_in_their_work(run)

@@ -18,7 +18,7 @@ enter_namespaces() {
   for tool in slurmctld slurmd srun munged mungekey ip unshare; do
     command -v "$tool" >/dev/null || impossible "$tool is not installed (packages slurm-wlm, munge, iproute2)"
   done
-  local isolate=(unshare --fork --kill-child --pid --mount --mount-proc --net --uts)
+  local isolate=(unshare --fork --kill-child --pid --mount --propagation unchanged --net --uts)  # in a chroot there is no root mount to change
   "${isolate[@]}" ip link add probe type bridge 2>/dev/null || impossible "namespaces or network bridges are not allowed here"
   CLUSTER=$(mktemp -d "${TMPDIR:-/tmp}/cluster.XXXXXX")
   export CLUSTER
@@ -69,6 +69,8 @@ END
 }
 
 start_controller() {
+  mount --make-rprivate / 2>/dev/null || true
+  mount -t proc proc /proc
   hostname controller
   mount --bind "$CLUSTER/hosts" /etc/hosts
   mount -t tmpfs tmpfs /run  # where `ip netns` keeps its names
@@ -87,10 +89,8 @@ start_host() {
   ip netns add "$host"
   ip link add "to-$host" type veth peer name eth0 netns "$host"
   ip link set "to-$host" master hosts up
-  ip -n "$host" addr add "$network.$number/24" dev eth0
-  ip -n "$host" link set eth0 up
-  ip -n "$host" link set lo up
-  nsenter --net="/run/netns/$host" unshare --uts --mount bash -c "
+  nsenter --net="/run/netns/$host" unshare --uts --mount --propagation unchanged bash -c "
+    ip addr add $network.$number/24 dev eth0 && ip link set eth0 up && ip link set lo up &&
     hostname $host && mount --bind $CLUSTER/disks/$host $CLUSTER/disk && exec slurmd -N $host -f $SLURM_CONF"
 }
 

@@ -1,24 +1,10 @@
 #!/usr/bin/env bash
 # The FSDP rows of bench/README.md: makes the inputs once under DATA, then measures this build beside the named peers, in one run per row.
 #
-#   bench/fsdp.sh [ROW ...]        rows: small medium large many start (default: all)
-#
-# DATA    folder on the file system to measure (default: /tmp/unshard-bench); needs 30 GB
-# PYTHON  a Python with torch, transformers and, for the peer, verl (default: .venv/bin/python)
-# REPS    repetitions (default: 7)
+#   bench/fsdp.sh [ROW ...]        rows: small medium large many start (default: all); variables: see inputs.sh
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
-data=${DATA:-/tmp/unshard-bench}
-python=${PYTHON:-$here/../.venv/bin/python}
-reps=${REPS:-7}
-unshard=${UNSHARD:-$here/../build/unshard}
+source "$(dirname "$0")/inputs.sh"
 mpirun="mpirun --oversubscribe -np 2"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-mkdir -p "$data/out"
-
-make() {  # NAME COMMAND...: runs the command once
-  [ -e "$data/$1" ] || { echo "making $data/$1" >&2; "${@:2}" >&2; }
-}
 
 row() {  # NAME INPUT REFERENCE BUILTINS RULE...
   local name=$1 input=$2 reference=$3 builtins=$4; shift 4
@@ -33,12 +19,12 @@ row() {  # NAME INPUT REFERENCE BUILTINS RULE...
 }
 
 small() {
-  make f05 "$python" "$here/make_checkpoint.py" --model qwen2.5-0.5b --format fsdp2 --ranks 8 --out "$data/f05" --reference "$data/r05"
+  make_f05
   row "qwen2.5-0.5b, fsdp2 x 8, fp32 -> bf16" f05 r05 "${PEERS:-floor,verl}" 'durable unshard <= 1.5 * floor' 'wall unshard <= 0.125 * verl' \
     'read no-verify <= 1.02 * payload' 'equal unshard' 'equal no-verify' 'equal low-memory'
 }
 medium() {
-  make f15 "$python" "$here/make_checkpoint.py" --model qwen2.5-1.5b --format fsdp2 --dtype bfloat16 --ranks 8 --out "$data/f15" --reference "$data/r15"
+  make_f15
   row "qwen2.5-1.5b, fsdp2 x 8, bf16 -> bf16" f15 r15 "${PEERS:-floor,verl}" 'durable unshard <= 1.3 * floor' 'durable no-verify <= 1.2 * floor' \
     'read no-verify <= 1.02 * payload' 'equal unshard' 'equal no-verify' 'equal low-memory'
 }
@@ -47,13 +33,13 @@ large() {
   reps=1 row "qwen2.5-7b with 14 layers, fsdp2 x 8, bf16 -> bf16" f7 r7 floor 'equal unshard'
 }
 many() {
-  make many "$python" "$here/make_many_shards.py" --out "$data/many"
+  make_many
   echo "== check of 1,024 files with 518,144 chunks"
   "$here/compare.py" --input "$data/many" --payload 'model_*' --out-root "$data/out" --python "$python" --builtin torch-load --baseline torch-load \
     --reps 3 --opens --cmd "check=$mpirun $unshard check --local-dir {in}" --require 'wall check <= 0.07 * torch-load'
 }
 start() {
-  make f05 "$python" "$here/make_checkpoint.py" --model qwen2.5-0.5b --format fsdp2 --ranks 8 --out "$data/f05" --reference "$data/r05"
+  make_f05
   echo "== start-up"
   "$here/compare.py" --input "$data/f05" --payload 'model_*' --out-root "$data/out" --reps "$reps" --baseline true \
     --cmd "true=mpirun -np 2 true" --cmd "version=$unshard --version" --cmd "check=$unshard check --local-dir {in}" \

@@ -14,6 +14,7 @@
 
 #include "build_info.h"
 #include "launcher.h"
+#include "program/descriptors.h"
 #include "program/options.h"
 #include "program/signals.h"
 #include "program/standard_streams.h"
@@ -180,5 +181,6 @@ int main(int argc, char** argv) {
   unshard::keep_standard_descriptors_apart();
   unshard::end_job_on_terminate();
   unshard::ignore_broken_pipes();
+  unshard::allow_many_open_files();
   return unshard::run({argv + 1, argv + argc});
 }

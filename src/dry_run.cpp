@@ -72,9 +72,8 @@ std::string count_of(std::uint64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-std::string range_of(const Group& group) {
-  const std::string first = std::to_string(group.first_rank);
-  return group.rank_count == 1 ? first : first + "-" + std::to_string(group.first_rank + group.rank_count - 1);
+std::string ranks_of(const Group& group) {
+  return as_ranges({group.ranks.begin(), group.ranks.end()});
 }
 
 /// `ranks 0-7 in wave 1, 8-15 in wave 2`: the groups that write the file.
@@ -83,7 +82,7 @@ std::string writers_of(const Plan& plan, std::uint32_t file) {
   for (const Group& group : plan.groups) {
     if (group.file != file) continue;
     const std::string wave = plan.wave_count > 1 ? " in wave " + std::to_string(group.wave + 1) : "";
-    text += (text.empty() ? (group.rank_count == 1 ? "rank " : "ranks ") : ", ") + range_of(group) + wave;
+    text += (text.empty() ? (group.ranks.size() == 1 ? "rank " : "ranks ") : ", ") + ranks_of(group) + wave;
   }
   return text.empty() ? "nothing to write" : text;
 }
@@ -144,7 +143,7 @@ std::string dry_run_json(const Targets& targets, const Plan& plan, std::uint64_t
     nlohmann::ordered_json groups = nlohmann::ordered_json::array();
     for (const Group& group : plan.groups) {
       if (group.wave != wave) continue;
-      groups.push_back({{"file", plan.layout.files[group.file].name}, {"first_rank", group.first_rank}, {"ranks", group.rank_count}});
+      groups.push_back({{"file", plan.layout.files[group.file].name}, {"ranks", ranks_of(group)}});
     }
     json["waves"].push_back({{"rounds", plan.rounds[wave]}, {"groups", std::move(groups)}});
   }

@@ -4,6 +4,10 @@
 
 namespace unshard {
 
+bool FileSystem::is_nfs(const std::string&) {
+  return false;
+}
+
 std::string read_small_file(FileSystem& files, const std::string& path, std::uint64_t limit_bytes) {
   const auto file = files.open_for_reading(path);
   if (file->size() > limit_bytes) {

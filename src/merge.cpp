@@ -57,10 +57,24 @@ Catalog read_input(const Session& session, FileCache& files, Input& input, const
   return catalog;
 }
 
+/// Collective. Whether the target lies on NFS, as some rank sees it.
+bool is_on_nfs(const Session& session, const TargetFolder& target) {
+  const bool here = collectively(session.comm, "plan", [&] {
+    std::string path = target.path;
+    while (path != "/" && !session.files.status(path)) path = parent_path(path);
+    return session.files.status(path).has_value() && session.files.is_nfs(path);
+  });
+  return session.comm.reduce_all(here ? 1 : 0, Reduction::max) == 1;
+}
+
 /// Collective. The plan, the same on every rank (compared by its hash).
-Plan agree_on_plan(const Session& session, const Mapping& mapping, const MergeOptions& options) {
+Plan agree_on_plan(const Session& session, const Mapping& mapping, const TargetFolder& target, const MergeOptions& options) {
   PlanOptions plan_options;
   plan_options.ranks = options.dry_run && options.dry_run_ranks > 0 ? options.dry_run_ranks : session.comm.size();
+  if (plan_options.ranks == session.comm.size() && session.comm.node_count() > 1) {
+    for (int rank = 0; rank < session.comm.size(); ++rank) plan_options.nodes.push_back(session.comm.node_of(rank));
+    plan_options.one_node_per_file = is_on_nfs(session, target);
+  }
   plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.input.threads);
   plan_options.stage = options.stage;
   plan_options.stage_layers = options.stage_layers;
@@ -75,12 +89,11 @@ Plan agree_on_plan(const Session& session, const Mapping& mapping, const MergeOp
   return plan;
 }
 
-MoveOptions move_options(const Session& session, const Source& source, const MergeOptions& options) {
+MoveOptions move_options(const Session& session, const MergeOptions& options) {
   MoveOptions move;
   move.io = options.io;
   move.threads = options.input.threads;
   move.buffer_bytes = limits_of(session, options.input).buffer_bytes;
-  move.home_readers = needs_home_readers(source, session.comm);
   move.mpi_hints = options.mpi_hints;
   move.progress = [&log = session.log](std::uint64_t bytes) { log.add_progress(bytes); };
   move.signal = session.signal;
@@ -94,12 +107,14 @@ void require_enough_buffer(const Plan& plan, const MoveOptions& move) {
                                     std::to_string(least) + " bytes are needed");
 }
 
-/// Collective. Moves, reads back, and returns what was done.
-MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, const Catalog& catalog, const Mapping& mapping,
+/// Collective. Moves, reads back, and returns what was done. Chunk records leave the catalog: from then on they are only with the owners.
+MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, Catalog& catalog, const Mapping& mapping,
                            const Plan& plan, const TargetFolder& target, const MergeOptions& options, StepTimes& times) {
   times.enter("move");
-  const MoveOptions move_with = move_options(session, source, options);
   const ChunkTable chunks = send_chunks(session.comm, catalog, mapping.targets, plan);
+  catalog.chunks = std::vector<Chunk>();
+  MoveOptions move_with = move_options(session, options);
+  move_with.home_readers = home_ranks_read(read_facts(session.comm, source, chunks));
   std::uint64_t total_bytes = 0;
   for (const std::uint64_t bytes : bytes_by_rank(plan)) total_bytes += bytes;
   session.log.begin_progress("Merging", total_bytes);
@@ -179,13 +194,13 @@ std::string merge(const Session& session, const MergeOptions& options) {
 
   FileCache files(session.files, input.source, limits);
   const MapOptions map_options = complete_map_options(session, options);
-  const Catalog catalog = read_input(session, files, input, options);
+  Catalog catalog = read_input(session, files, input, options);
   times.enter("map");
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
   for (const std::string& note : mapping.notes) session.log.line(note);
   times.enter("plan");
-  const Plan plan = agree_on_plan(session, mapping, options);
-  require_enough_buffer(plan, move_options(session, input.source, options));
+  const Plan plan = agree_on_plan(session, mapping, target, options);
+  require_enough_buffer(plan, move_options(session, options));
   if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
 
   check_report_path(session, options.report_path, target, model_files(plan, mapping, assets, options), sources);

@@ -51,14 +51,6 @@ std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions&) {
   return std::max(plan.step_bytes, least_step_bytes) * steps_in_budget;
 }
 
-bool needs_home_readers(const Source& source, const Comm& comm) {
-  // A file is opened by every owner that needs it. Two ranks may open all files; more ranks only as long as that stays a few opens a rank.
-  constexpr std::uint64_t most_opens = 1024;
-  if (comm.size() > 2 && source.files.size() * static_cast<std::uint64_t>(comm.size()) > most_opens) return true;
-  const auto seen_everywhere = [&](const ShardFile& file) { return file.nodes.size() >= static_cast<std::size_t>(comm.node_count()); };
-  return !std::all_of(source.files.begin(), source.files.end(), seen_everywhere);
-}
-
 Budget direct_budget(std::uint64_t buffer_bytes, int threads) {
   Budget budget;
   budget.threads = static_cast<std::size_t>(

@@ -51,7 +51,7 @@ Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options
   plan.ranks = options.ranks;
   plan.step_bytes = std::min(options.step_bytes, options.window_bytes);
   plan.step_bytes -= plan.step_bytes % std::min(plan.step_bytes, boundary_bytes);
-  deal_segments(segments, plan);
+  deal_segments(segments, options, plan);
   plan.rounds.assign(plan.wave_count, 0);
   for (const std::vector<Run>& runs : plan.runs) {
     std::vector<std::uint64_t> steps(plan.wave_count, 0);
@@ -88,7 +88,10 @@ std::uint64_t plan_hash(const Plan& plan) {
     hash.add(runs.size());
     for (const Run& run : runs) hash.add_all(run.file, run.wave, run.begin, run.end);
   }
-  for (const Group& group : plan.groups) hash.add_all(group.file, group.wave, group.first_rank, group.rank_count);
+  for (const Group& group : plan.groups) {
+    hash.add_all(group.file, group.wave);
+    hash.add_list(group.ranks);
+  }
   for (const std::uint64_t rounds : plan.rounds) hash.add(rounds);
   return hash.value();
 }

@@ -5,7 +5,11 @@
 // every rank writes the same part of what it may still write. The file that is finished first ends the wave; the next wave starts with new
 // groups. So all ranks are busy in every wave, and the last wave ends everything as soon as that leaves no rank more than a few percent
 // above its share.
+//
+// All of this happens within a *pool* of ranks: all that write, or (one_node_per_file) those of one node, which gets whole files. Pools know
+// nothing of each other; their waves of one number happen at the same time.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <queue>
@@ -77,31 +81,33 @@ struct Team {
   std::uint64_t weight = 0;  ///< what the ranks may still write together
 };
 
+/// Ranks that write files together.
+struct Pool {
+  std::vector<std::uint32_t> ranks;  ///< ascending
+  std::vector<FileShare> files;
+  std::uint64_t bytes = 0;  ///< of the files
+};
+
+/// Deals the files of one pool to its ranks. Those are numbered here by their place in the pool.
 class Dealer {
  public:
-  Dealer(const std::vector<Segment>& segments, Plan& plan) : plan_(plan), given_(static_cast<std::size_t>(plan.ranks)) {
-    std::uint64_t total = 0;
-    for (const Segment& segment : segments) {
-      if (files_.empty() || files_.back().number() != segment.file) files_.emplace_back();
-      files_.back().append(segment);
-      total += segment.end - segment.begin;
-    }
-    share_ = (total + given_.size() - 1) / given_.size();
+  Dealer(Pool& pool, Plan& plan) : plan_(plan), ranks_(pool.ranks), files_(pool.files), given_(pool.ranks.size()) {
+    share_ = (pool.bytes + given_.size() - 1) / given_.size();
     most_ = share_ + std::max(share_ / 25, boundary_bytes);
-    plan_.runs.assign(given_.size(), {});
   }
 
-  void deal() {
+  /// Returns the number of waves.
+  std::uint32_t deal() {
     if (files_.size() >= given_.size()) deal_whole_files();
     while (deal_wave()) {
     }
-    plan_.wave_count = wave_;
+    return wave_;
   }
 
  private:
-  void give(FileShare& file, std::uint64_t end, std::uint32_t rank) {
-    given_[rank] += end - file.dealt();
-    file.deal_until(end, wave_, plan_.runs[rank]);
+  void give(FileShare& file, std::uint64_t end, std::uint32_t place) {
+    given_[place] += end - file.dealt();
+    file.deal_until(end, wave_, plan_.runs[ranks_[place]]);
   }
 
   void deal_whole_files() {
@@ -123,7 +129,7 @@ class Dealer {
     for (std::size_t file = 0; file < files_.size(); ++file) {
       if (!owner[file]) continue;
       give(files_[file], files_[file].bytes(), *owner[file]);
-      plan_.groups.push_back({files_[file].number(), wave_, *owner[file], 1});
+      plan_.groups.push_back({files_[file].number(), wave_, {ranks_[*owner[file]]}});
       any = true;
     }
     if (any) ++wave_;
@@ -219,28 +225,70 @@ class Dealer {
     }
     if (end == team.file->bytes()) cuts.back() = end;
     if (bytes < boundary_bytes) cuts.assign(cuts.size(), cuts.back());  // not worth a boundary: the first rank has it
-    std::optional<Group> group;
+    Group group{team.file->number(), wave_, {}};
     for (std::size_t i = 0; i < cuts.size(); ++i) {
       if (cuts[i] == team.file->dealt()) continue;
       give(*team.file, cuts[i], team.ranks[i]);
-      if (!group) group = Group{team.file->number(), wave_, team.ranks[i], 1};
-      group->rank_count = team.ranks[i] - group->first_rank + 1;
+      group.ranks.push_back(ranks_[team.ranks[i]]);
     }
-    if (group) plan_.groups.push_back(*group);
+    if (!group.ranks.empty()) plan_.groups.push_back(std::move(group));
   }
 
   Plan& plan_;
-  std::vector<FileShare> files_;
-  std::vector<std::uint64_t> given_;  ///< bytes by rank
+  const std::vector<std::uint32_t>& ranks_;
+  std::vector<FileShare>& files_;
+  std::vector<std::uint64_t> given_;  ///< bytes by place
   std::uint64_t share_ = 0;           ///< of each rank
   std::uint64_t most_ = 0;            ///< what a rank may get in the end, to save a wave
   std::uint32_t wave_ = 0;
 };
 
+std::vector<FileShare> files_of(const std::vector<Segment>& segments) {
+  std::vector<FileShare> files;
+  for (const Segment& segment : segments) {
+    if (files.empty() || files.back().number() != segment.file) files.emplace_back();
+    files.back().append(segment);
+  }
+  return files;
+}
+
+/// The ranks that may write one file together.
+std::vector<Pool> pools_of(const PlanOptions& options) {
+  std::map<int, Pool> by_node;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(options.ranks); ++rank) {
+    const int node = options.nodes.empty() ? 0 : options.nodes.at(rank);
+    if (node != no_writer) by_node[options.one_node_per_file ? node : 0].ranks.push_back(static_cast<std::uint32_t>(rank));
+  }
+  if (by_node.empty()) throw Error(ErrorCode::internal, "plan: no rank can write");
+  std::vector<Pool> pools;
+  for (auto& [node, pool] : by_node) pools.push_back(std::move(pool));
+  return pools;
+}
+
+/// Whole files, largest first, each to the pool whose ranks then have least.
+void share_files(std::vector<FileShare> files, std::vector<Pool>& pools) {
+  std::stable_sort(files.begin(), files.end(), [](const FileShare& a, const FileShare& b) { return a.bytes() > b.bytes(); });
+  for (FileShare& file : files) {
+    Pool& pool = *std::min_element(pools.begin(), pools.end(), [&](const Pool& a, const Pool& b) {
+      return Wide{a.bytes + file.bytes()} * b.ranks.size() < Wide{b.bytes + file.bytes()} * a.ranks.size();
+    });
+    pool.bytes += file.bytes();
+    pool.files.push_back(std::move(file));
+  }
+  for (Pool& pool : pools) {
+    std::sort(pool.files.begin(), pool.files.end(), [](const FileShare& a, const FileShare& b) { return a.number() < b.number(); });
+  }
+}
+
 }  // namespace
 
-void deal_segments(const std::vector<Segment>& segments, Plan& plan) {
-  Dealer(segments, plan).deal();
+void deal_segments(const std::vector<Segment>& segments, const PlanOptions& options, Plan& plan) {
+  plan.runs.assign(static_cast<std::size_t>(plan.ranks), {});
+  std::vector<Pool> pools = pools_of(options);
+  share_files(files_of(segments), pools);
+  for (Pool& pool : pools) plan.wave_count = std::max(plan.wave_count, Dealer(pool, plan).deal());
+  std::sort(plan.groups.begin(), plan.groups.end(),
+            [](const Group& a, const Group& b) { return std::pair(a.wave, a.file) < std::pair(b.wave, b.file); });
 }
 
 }  // namespace unshard

@@ -22,6 +22,6 @@ inline constexpr std::uint64_t boundary_bytes = std::uint64_t{1} << 20;
 [[nodiscard]] std::vector<Window> windows_of(const Targets& targets, const Layout& layout, const PlanOptions& options);
 
 /// Fills plan.runs, groups and wave_count; plan.layout and plan.ranks are there.
-void deal_segments(const std::vector<Segment>& segments, Plan& plan);
+void deal_segments(const std::vector<Segment>& segments, const PlanOptions& options, Plan& plan);
 
 }  // namespace unshard

@@ -1,6 +1,8 @@
 // The real disk: explicit reads and writes with pread and pwrite, never mmap (the source may lie on a network mount).
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -84,7 +86,7 @@ class PosixFile final : public File {
 
   void drop_cache(std::uint64_t position, std::uint64_t length) override {
     constexpr unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if (writable_) ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
+    ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
     ::posix_fadvise(descriptor_, static_cast<off_t>(position), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
   }
 
@@ -186,6 +188,12 @@ class PosixFileSystem final : public FileSystem {
     struct statvfs status {};
     if (::statvfs(path.c_str(), &status) != 0) fail(path, "statvfs failed", errno);
     return static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+  }
+
+  bool is_nfs(const std::string& path) override {
+    struct statfs status {};
+    if (::statfs(path.c_str(), &status) != 0) fail(path, "statfs failed", errno);
+    return status.f_type == NFS_SUPER_MAGIC;
   }
 
   std::string canonical(const std::string& path) override {

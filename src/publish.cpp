@@ -148,11 +148,14 @@ std::vector<std::uint32_t> files_to_sync(const Comm& comm, const Plan& plan) {
   return files;
 }
 
-/// Collective. Waits until the files in the partial folder are on the device.
+/// Collective. Waits until the files in the partial folder are on the device. Their pages leave the cache: a job is charged for them.
 void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
   collectively(comm, "publish", [&] {
     for (const std::uint32_t file : files_to_sync(comm, plan)) {
-      files.open_for_writing(join_path(target.partial, partial_name(plan.layout.files[file])), false)->sync();
+      const OutputFile& output = plan.layout.files[file];
+      const std::unique_ptr<File> open = files.open_for_writing(join_path(target.partial, partial_name(output)), false);
+      open->sync();
+      open->drop_cache(0, output.size_bytes);
     }
   });
 }

@@ -54,10 +54,12 @@ class ReadBack {
     const std::string path = join_path(folder_, partial_name(plan_.layout.files[extents[0].file]));
     const std::unique_ptr<File> file = files_.open_for_reading(path);
     std::vector<std::vector<std::uint32_t>> checksums;  // of each extent's pieces
+    std::vector<std::atomic<std::size_t>> left(extents.size());
     std::vector<std::pair<std::size_t, std::size_t>> pieces;
     for (std::size_t e = 0; e < extents.size(); ++e) {
       checksums.emplace_back((extents[e].end - extents[e].begin + read_bytes - 1) / read_bytes);
       for (std::size_t p = 0; p < checksums.back().size(); ++p) pieces.emplace_back(e, p);
+      left[e] = checksums.back().size();
     }
     workers.start(pieces.size(), [&](std::size_t worker, std::size_t task) {
       stop_if_signalled(limits_);
@@ -66,6 +68,8 @@ class ReadBack {
       const std::span<std::byte> data = std::span(buffers[worker]).first(end - begin);
       read_written(*file, begin, data);
       checksums[e][p] = crc32c(data);
+      // Nobody needs the pages again, and a job is charged for them. While this thread waits for the device the others read on.
+      if (--left[e] == 0) file->drop_cache(extents[e].begin, extents[e].end - extents[e].begin);
     });
     if (const std::optional<Error> error = workers.wait()) throw *error;
     for (std::size_t e = 0; e < extents.size(); ++e) compare(path, extents[e], checksums[e]);

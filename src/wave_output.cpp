@@ -1,5 +1,6 @@
 #include "wave_output.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "unshard/agree.h"
@@ -8,11 +9,10 @@
 namespace unshard {
 
 bool writes_collectively(const Group& group, const Comm& comm, IoMode io) {
-  if (group.rank_count < 2 || io == IoMode::posix) return false;
+  if (group.ranks.size() < 2 || io == IoMode::posix) return false;
   if (io == IoMode::collective) return true;
-  for (std::uint32_t r = 1; r < group.rank_count; ++r)
-    if (comm.node_of(static_cast<int>(group.first_rank + r)) != comm.node_of(static_cast<int>(group.first_rank))) return true;
-  return false;
+  const auto node_of = [&](std::uint32_t rank) { return comm.node_of(static_cast<int>(rank)); };
+  return std::any_of(group.ranks.begin(), group.ranks.end(), [&](std::uint32_t rank) { return node_of(rank) != node_of(group.ranks[0]); });
 }
 
 WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
@@ -24,7 +24,7 @@ WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
     const Group& group = state.plan.groups[g];
     if (group.wave != wave || !writes_collectively(group, state.comm, state.options.io)) continue;
     some_collective = true;
-    if (rank < group.first_rank || rank - group.first_rank >= group.rank_count) continue;
+    if (!std::binary_search(group.ranks.begin(), group.ranks.end(), rank)) continue;
     color = static_cast<int>(g) + 1;
     file = group.file;
   }
@@ -33,6 +33,7 @@ WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
   if (!file) return;
   collective_ = true;
   state.keep(attempt([&] { shared_ = group_comm_->open_shared(state.path_of(*file), state.options.mpi_hints); }));
+  if (shared_) state.keep(attempt([&] { file_ = open(*file); }));
 }
 
 void WaveOutput::write_together(std::uint64_t position, std::span<const std::byte> data) {
@@ -41,6 +42,7 @@ void WaveOutput::write_together(std::uint64_t position, std::span<const std::byt
   state_.keep(attempt([&] {
     shared_->write_at_all(position, data);
     note_written(data.size());
+    if (file_ && !data.empty()) file_->start_writeback(position, data.size());  // MPI has no word for it
   }));
 }
 

@@ -41,7 +41,7 @@ class WaveOutput {
   std::unique_ptr<Comm> group_comm_;
   std::unique_ptr<SharedFile> shared_;
   std::mutex mutex_;
-  std::shared_ptr<File> file_;  ///< steps are in order of files
+  std::shared_ptr<File> file_;  ///< steps are in order of files; with a shared file, the same one
   std::uint32_t file_number_ = 0;
 };
 

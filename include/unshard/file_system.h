@@ -45,7 +45,7 @@ class File {
   virtual bool reserve(std::uint64_t size_bytes) = 0;
   /// Starts write-back of a written range and returns at once. A hint.
   virtual void start_writeback(std::uint64_t position, std::uint64_t length) = 0;
-  /// Waits until the range is written back, then drops it from the page cache. A hint.
+  /// Waits until the range is written back, whoever wrote it on this node, then drops it from the page cache. A hint.
   virtual void drop_cache(std::uint64_t position, std::uint64_t length) = 0;
   /// fsync. Every error counts: NFS and delayed allocation report lost writes here.
   virtual void sync() = 0;
@@ -72,6 +72,8 @@ class FileSystem {
   virtual void rename(const std::string& from, const std::string& to) = 0;
   virtual void sync_folder(const std::string& path) = 0;
   [[nodiscard]] virtual std::uint64_t free_bytes(const std::string& path) = 0;
+  /// Whether an existing path lies on NFS. By default not.
+  [[nodiscard]] virtual bool is_nfs(const std::string& path);
   /// The absolute path without links, `.` and `..`; the longest existing part is resolved, the rest appended.
   [[nodiscard]] virtual std::string canonical(const std::string& path) = 0;
   [[nodiscard]] virtual const IoCounters& counters() const = 0;

@@ -62,9 +62,19 @@ struct MoveReport {
 /// Local, pure. PlanOptions::step_bytes for ranks with so many bytes of buffers and so many I/O threads.
 [[nodiscard]] std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int threads);
 
-/// Local, pure; the same on every rank. Whether MoveOptions::home_readers must be set: some file is not seen by all nodes, or owners that
-/// read for themselves would open too many files.
-[[nodiscard]] bool needs_home_readers(const Source& source, const Comm& comm);
+/// What the choice of readers follows from; the same on every rank.
+struct ReadFacts {
+  std::uint64_t files = 0;            ///< of the source
+  std::uint64_t opens_by_owners = 0;  ///< of all ranks together, those for the headers included, if every rank reads what it needs
+  bool owners_see_all = true;         ///< every rank runs on a node that sees the files that it needs
+};
+
+/// Collective. `chunks`: what send_chunks returned.
+[[nodiscard]] ReadFacts read_facts(Comm& comm, const Source& source, const ChunkTable& chunks);
+
+/// Local, pure. Whether MoveOptions::home_readers is to be set: owners do not see all that they need, or would open files more than twice on
+/// average. Home ranks open each file once, and send: on a shared file system that is only worth it to spare its metadata servers.
+[[nodiscard]] bool home_ranks_read(const ReadFacts& facts);
 
 /// Local, pure. The least --buffer-size that this plan can be moved with.
 [[nodiscard]] std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions& options);

@@ -1,6 +1,6 @@
 /* Loaded with LD_PRELOAD into the program under test: makes calls on chosen files fail, lie, wait or kill, on chosen ranks.
  *
- *   FAULT=<what>      open-eacces, open-kill, read-eio, read-slow, read-kill, write-enospc, write-lie (reports success, writes nothing),
+ *   FAULT=<what>      open-eacces, open-kill, read-eio, read-slow, read-kill, write-enospc, write-eio, write-lie (reports success, writes nothing),
  *                     write-slow, write-kill, fsync-kill, rename-kill, collective-eio, collective-lie, collective-short, collective-kill
  *   FAULT_RANK=<n>    of mpirun (OMPI_COMM_WORLD_RANK) or srun (SLURM_PROCID); without it: every rank
  *   FAULT_PATH=<part> only files whose path holds this text
@@ -88,6 +88,10 @@ ssize_t pwrite(int descriptor, const void* from, size_t size, off_t position) {
   if (real == NULL) real = (ssize_t(*)(int, const void*, size_t, off_t))dlsym(RTLD_NEXT, "pwrite");
   if (descriptor_is_chosen("write-enospc", descriptor)) {
     errno = ENOSPC;
+    return -1;
+  }
+  if (descriptor_is_chosen("write-eio", descriptor)) {
+    errno = EIO;
     return -1;
   }
   if (descriptor_is_chosen("write-lie", descriptor)) return (ssize_t)size;

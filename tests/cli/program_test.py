@@ -19,6 +19,7 @@ import unittest
 from pathlib import Path
 
 from large_checkpoint import write_large_checkpoint
+from many_shards import read_safetensors, write_many_shards
 
 OPTIONS = argparse.Namespace()
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "SLURM_")
@@ -63,6 +64,11 @@ class Run:
 
 def run(arguments, ranks=0, **extra):
     return Run(arguments, ranks, **extra).wait()
+
+
+def ranks_of(launcher):
+    """The processes that the launcher has started, in the order of their ranks."""
+    return sorted(int(pid) for task in Path(f"/proc/{launcher}/task").iterdir() for pid in (task / "children").read_text().split())
 
 
 class ProgramTest(unittest.TestCase):
@@ -307,6 +313,37 @@ class Faults(ProgramTest):
             self.expect_failed_merge(self.merge(ranks, "--io", "posix", FAULT="write-enospc", FAULT_RANK=str(rank), FAULT_PATH=".safetensors"), 6, ".safetensors")
         self.expect_that_it_works_now(2)
 
+    def test_a_disk_that_fails_in_the_middle(self):
+        for ranks, rank in self.each_rank():
+            for fault, path, code in (("write-enospc", ".safetensors", 6), ("write-eio", ".safetensors", 5), ("read-eio", "model_world_size", 5)):
+                with self.subTest(ranks=ranks, rank=rank, fault=fault):
+                    # A rank reads headers in a few calls, and writes and reads its share of 9 MB in at least 8.
+                    result = self.merge(ranks, "--io", "posix", FAULT=fault, FAULT_RANK=str(rank), FAULT_PATH=path, FAULT_AFTER="6")
+                    if fault == "read-eio" and result.code == 0:
+                        self.assertGreater(ranks, 2, "all that read for themselves must have failed")  # home ranks read: this one has nothing to read
+                        shutil.rmtree(self.target)
+                        continue
+                    self.expect_failed_merge(result, code, path)
+                    if fault == "write-enospc":
+                        self.assertIn("free space", result.lines[0])
+        self.expect_that_it_works_now(2)
+
+    def test_a_rank_that_stands_still_for_a_while_is_waited_for(self):
+        for io in ("posix", "collective"):
+            with self.subTest(io=io):
+                started = Run(["merge", "--local-dir", self.input, "--target-dir", self.target, "--io", io, "--buffer-size", "1MiB"], 3,
+                              FAULT="read-slow", FAULT_PATH="model_world_size")
+                self.addCleanup(started.process.kill)
+                time.sleep(1)
+                slow = ranks_of(started.process.pid)[-1]
+                os.kill(slow, signal.SIGSTOP)
+                time.sleep(3)
+                self.assertIsNone(started.process.poll(), "it has ended before the rank stood still; nothing was tested")
+                os.kill(slow, signal.SIGCONT)
+                started.wait()
+                self.assertEqual(started.code, 0, started.err)
+                shutil.rmtree(self.target)
+
     def test_a_collective_write_that_fails_on_one_rank(self):
         for fault in ("collective-eio", "collective-short"):
             for ranks, rank in self.each_rank(least=2):  # one rank needs no MPI
@@ -329,6 +366,30 @@ class Faults(ProgramTest):
                 self.assertLess(result.seconds, 10, io)
                 self.assertFalse(self.target.exists(), io)
         self.expect_that_it_works_now(2)
+
+
+class Limits(ProgramTest):
+    def run_limited(self, limit, arguments, ranks):
+        launcher = shlex.split(OPTIONS.mpirun) + ["-np", str(ranks)] if ranks else []
+        command = shlex.join(launcher + ["sh", "-c", f'{limit}; exec "$@"', "sh", OPTIONS.unshard, *map(str, arguments)])
+        return subprocess.run(["sh", "-c", command], env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, check=False)
+
+    def test_1024_shards_with_256_descriptors(self):
+        self.input = self.folder / "input"
+        names = write_many_shards(self.input, 1024)
+        for ranks in (0, 1, 2, 4):
+            with self.subTest(ranks=ranks):
+                result = self.run_limited("ulimit -n 256", ["merge", "--local-dir", self.input, "--target-dir", self.target], ranks)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(read_safetensors(self.target / "model.safetensors"), names)
+                shutil.rmtree(self.target)
+
+    def test_more_ranks_than_tensors(self):
+        self.input = self.folder / "input"
+        names = write_many_shards(self.input, 3)
+        result = self.merge(16, timeout=120)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(read_safetensors(self.target / "model.safetensors"), names)
 
 
 class FullDisk(ProgramTest):

@@ -50,6 +50,7 @@ class MemoryFileSystem final : public FileSystem {
   // Faults.
   void set_capacity(std::uint64_t bytes);                            ///< of all files together; beyond it Error(no_space)
   void set_can_reserve(bool can);                                    ///< false: reserve() only sets the length
+  void set_nfs(bool is) { nfs_ = is; }                               ///< of this view
   void set_device(const std::string& folder, std::uint64_t device);  ///< a mount point: what is below has this device number
   /// Calls of this kind on paths that contain `path_part` throw Error(code), after the first `skip` of them. Lasts until heal().
   void fail(Call call, std::string path_part, std::uint64_t skip = 0, ErrorCode code = ErrorCode::io);
@@ -69,6 +70,7 @@ class MemoryFileSystem final : public FileSystem {
   void rename(const std::string& from, const std::string& to) override;
   void sync_folder(const std::string& path) override;
   std::uint64_t free_bytes(const std::string& path) override;
+  bool is_nfs(const std::string&) override { return nfs_; }
   std::string canonical(const std::string& path) override;
   [[nodiscard]] const IoCounters& counters() const override { return counters_; }
 
@@ -80,6 +82,7 @@ class MemoryFileSystem final : public FileSystem {
 
   std::shared_ptr<MemoryDisk> disk_;
   int node_ = 0;
+  bool nfs_ = false;
   std::vector<std::string> local_folders_;
   IoCounters counters_;
 };

@@ -2,6 +2,8 @@
 // whoever sees which file.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -318,6 +320,63 @@ TEST(UniteTables, OrderIsThatOfTheFilesWhoeverReadThem) {
       EXPECT_EQ(table.ids, (std::vector<TensorId>{3, 1, 2}));
     }
   });
+}
+
+/// Counts what arrives at a rank.
+class CountingComm final : public Comm {
+ public:
+  explicit CountingComm(Comm& comm) : comm_(comm) {}
+  [[nodiscard]] int rank() const override { return comm_.rank(); }
+  [[nodiscard]] int size() const override { return comm_.size(); }
+  [[nodiscard]] int node_of(int rank) const override { return comm_.node_of(rank); }
+  [[nodiscard]] int node_count() const override { return comm_.node_count(); }
+  [[nodiscard]] const std::string& host_of(int rank) const override { return comm_.host_of(rank); }
+  void barrier() override { comm_.barrier(); }
+  std::uint64_t reduce_all(std::uint64_t value, Reduction how) override { return comm_.reduce_all(value, how); }
+  void broadcast(Bytes& data, int root) override {
+    comm_.broadcast(data, root);
+    received_bytes += data.size();
+  }
+  std::vector<Bytes> gather_all(const Bytes& mine) override { return counted(comm_.gather_all(mine)); }
+  std::vector<Bytes> gather(const Bytes& mine, int root) override { return counted(comm_.gather(mine, root)); }
+  std::vector<Bytes> all_to_all(std::vector<Bytes> to_each) override { return counted(comm_.all_to_all(std::move(to_each))); }
+  std::unique_ptr<Request> send(int to, int tag, std::span<const std::byte> data) override { return comm_.send(to, tag, data); }
+  std::unique_ptr<Request> receive(int from, int tag, std::span<std::byte> data) override { return comm_.receive(from, tag, data); }
+  std::unique_ptr<Comm> split(int color) override { return comm_.split(color); }
+  std::unique_ptr<SharedFile> open_shared(const std::string& path, const std::vector<std::pair<std::string, std::string>>& hints) override {
+    return comm_.open_shared(path, hints);
+  }
+
+  std::uint64_t received_bytes = 0;
+
+ private:
+  std::vector<Bytes> counted(std::vector<Bytes> parts) {
+    for (const Bytes& part : parts) received_bytes += part.size();
+    return parts;
+  }
+  Comm& comm_;
+};
+
+TEST(UniteTables, NoRankHoldsTheTablesOfAllOthers) {
+  // Sixteen ranks whose tables differ in their order only: together 16 times the union.
+  constexpr int ranks = 16;
+  constexpr std::size_t tensors = 1000;
+  Source source;
+  for (int f = 0; f < ranks; ++f) source.files.push_back({"", "f" + std::to_string(f), 0, 0, {0}, {}});
+  std::array<std::uint64_t, ranks> received{};
+  run_ranks(ranks, {}, [&](Comm& comm) {
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    std::vector<SeenTensor> mine;
+    for (std::size_t i = 0; i < tensors; ++i)
+      mine.push_back({"tensor" + std::to_string(1000 + (i + rank) % tensors), {static_cast<FileId>(rank), i, DType::f32, {4}}, std::nullopt});
+    CountingComm counting(comm);
+    const UnitedTable table = unite_tables(counting, source, mine);
+    EXPECT_EQ(table.rows.size(), tensors);
+    EXPECT_EQ(table.rows[0].name, "tensor1000");
+    received[rank] = counting.received_bytes;
+  });
+  constexpr std::uint64_t row_bytes = 18;  // name, kind, place
+  for (const std::uint64_t bytes : received) EXPECT_LT(bytes, 3 * tensors * row_bytes);
 }
 
 TEST(AppendCatalog, AddsRowsOfOriginOneAndKeepsHomes) {

@@ -205,51 +205,44 @@ TEST(Budget, NeverExceedsWhatIsGiven) {
   }
 }
 
-/// A communicator that only knows its ranks' nodes.
-class Nodes final : public Comm {
- public:
-  explicit Nodes(std::vector<int> node_of) : node_of_(std::move(node_of)) {}
-  int rank() const override { return 0; }
-  int size() const override { return static_cast<int>(node_of_.size()); }
-  int node_of(int rank) const override { return node_of_[rank]; }
-  int node_count() const override { return *std::max_element(node_of_.begin(), node_of_.end()) + 1; }
-  const std::string& host_of(int) const override { return host_; }
-  void barrier() override {}
-  std::uint64_t reduce_all(std::uint64_t value, Reduction) override { return value; }
-  void broadcast(Bytes&, int) override {}
-  std::vector<Bytes> gather_all(const Bytes&) override { return {}; }
-  std::vector<Bytes> gather(const Bytes&, int) override { return {}; }
-  std::vector<Bytes> all_to_all(std::vector<Bytes>) override { return {}; }
-  std::unique_ptr<Request> send(int, int, std::span<const std::byte>) override { return nullptr; }
-  std::unique_ptr<Request> receive(int, int, std::span<std::byte>) override { return nullptr; }
-  std::unique_ptr<Comm> split(int) override { return nullptr; }
-  std::unique_ptr<SharedFile> open_shared(const std::string&, const std::vector<std::pair<std::string, std::string>>&) override {
-    return nullptr;
-  }
-
- private:
-  std::vector<int> node_of_;
-  std::string host_;
-};
-
-ShardFile shard(std::uint64_t size_bytes, std::vector<std::uint32_t> nodes) {
-  ShardFile file;
-  file.path = file.label = "x";
-  file.size_bytes = size_bytes;
-  file.nodes = std::move(nodes);
-  return file;
+TEST(Readers, AreHomeRanksWhereFilesAreOutOfSightOrOpensAreMany) {
+  EXPECT_FALSE(home_ranks_read({.files = 8, .opens_by_owners = 16, .owners_see_all = true}));
+  EXPECT_TRUE(home_ranks_read({.files = 8, .opens_by_owners = 17, .owners_see_all = true}));
+  EXPECT_TRUE(home_ranks_read({.files = 8, .opens_by_owners = 8, .owners_see_all = false}));
 }
 
-TEST(HomeReaders, AreNeededWhereFilesAreLocalOrOpensAreMany) {
+/// Four files; rank r needs `needed[r]` of them. Two ranks a node.
+ReadFacts facts_of(const std::vector<std::vector<std::uint32_t>>& needed, const std::vector<std::uint32_t>& nodes_of_last_file) {
   Source source;
-  source.files = {shard(10, {0, 1}), shard(10, {0, 1})};
-  const Nodes comm({0, 0, 1, 1});
-  EXPECT_FALSE(needs_home_readers(source, comm));
-  source.files.push_back(shard(10, {1}));
-  EXPECT_TRUE(needs_home_readers(source, comm));
-  source.files.assign(1024, shard(10, {0, 1}));
-  EXPECT_TRUE(needs_home_readers(source, comm));
-  EXPECT_FALSE(needs_home_readers(source, Nodes({0, 1})));
+  for (int f = 0; f < 4; ++f) {
+    ShardFile& file = source.files.emplace_back();
+    file.path = file.label = "x" + std::to_string(f);
+    file.nodes = {0, 1};
+  }
+  source.files[3].nodes = nodes_of_last_file;
+  ReadFacts facts;
+  InProcessOptions in_process;
+  in_process.ranks_per_node = 2;
+  run_ranks(static_cast<int>(needed.size()), in_process, [&](Comm& comm) {
+    ChunkTable chunks;
+    for (const std::uint32_t file : needed[comm.rank()]) chunks.chunks.emplace_back().file = file;
+    const ReadFacts here = read_facts(comm, source, chunks);
+    if (comm.rank() == 0) facts = here;
+  });
+  return facts;
+}
+
+TEST(Readers, OpensOfOwnersCountTheHeadersAndEveryFurtherFile) {
+  const ReadFacts own = facts_of({{0, 0}, {1}, {2}, {3}}, {0, 1});  // every rank needs the file whose headers it has read
+  EXPECT_EQ(own.files, 4U);
+  EXPECT_EQ(own.opens_by_owners, 4U);
+  EXPECT_TRUE(own.owners_see_all);
+  EXPECT_EQ(facts_of({{3, 0, 1, 2, 3}, {0, 1, 2, 3}, {}, {3}}, {0, 1}).opens_by_owners, 10U);
+}
+
+TEST(Readers, OwnersMustSeeOnlyWhatTheyNeed) {
+  EXPECT_TRUE(facts_of({{0}, {1}, {2}, {3}}, {1}).owners_see_all);
+  EXPECT_FALSE(facts_of({{0}, {1}, {2}, {3}}, {0}).owners_see_all);
 }
 
 }  // namespace

@@ -95,10 +95,12 @@ void check_groups(const Plan& plan) {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::pair<int, int>> groups_of_rank;  // (wave, rank): groups of one, larger groups
   for (const Group& group : plan.groups) {
     EXPECT_TRUE(files_of_waves.emplace(group.wave, group.file).second) << "two groups for one file in one wave";
-    ASSERT_LE(group.first_rank + group.rank_count, static_cast<std::uint32_t>(plan.ranks));
-    for (std::uint32_t rank = group.first_rank; rank < group.first_rank + group.rank_count; ++rank) {
+    ASSERT_FALSE(group.ranks.empty());
+    EXPECT_TRUE(std::is_sorted(group.ranks.begin(), group.ranks.end()));
+    for (const std::uint32_t rank : group.ranks) {
+      ASSERT_LT(rank, static_cast<std::uint32_t>(plan.ranks));
       auto& [single, shared] = groups_of_rank[{group.wave, rank}];
-      (group.rank_count == 1 ? single : shared) += 1;
+      (group.ranks.size() == 1 ? single : shared) += 1;
       EXPECT_FALSE(shared > 1 || (shared == 1 && single > 0)) << "rank " << rank << " is in two groups of wave " << group.wave;
     }
   }
@@ -107,7 +109,7 @@ void check_groups(const Plan& plan) {
   for (std::uint32_t rank = 0; rank < plan.runs.size(); ++rank) {
     for (const Run& run : plan.runs[rank]) {
       EXPECT_TRUE(std::any_of(plan.groups.begin(), plan.groups.end(), [&](const Group& group) {
-        return group.file == run.file && group.wave == run.wave && rank >= group.first_rank && rank < group.first_rank + group.rank_count;
+        return group.file == run.file && group.wave == run.wave && std::binary_search(group.ranks.begin(), group.ranks.end(), rank);
       })) << "a run outside every group";
     }
   }
@@ -165,7 +167,7 @@ TEST(Plan, OneFileIsSharedByAllRanksInOneWave) {
   const Plan plan = make_plan(model.targets, model.layout, {.ranks = 4});
   check_plan(model, plan, {.ranks = 4});
   ASSERT_EQ(plan.groups.size(), 1u);
-  EXPECT_EQ(plan.groups[0].rank_count, 4u);
+  EXPECT_EQ(plan.groups[0].ranks.size(), 4u);
   EXPECT_EQ(bytes_by_rank(plan), (std::vector<std::uint64_t>{250 * mib - 8, 250 * mib, 250 * mib, 250 * mib + 8}));
   EXPECT_EQ(plan.rounds, std::vector<std::uint64_t>{32});  // 31.25 steps of 8 MiB
 }
@@ -175,14 +177,14 @@ TEST(Plan, OneRankWritesEveryFileAloneInOneWave) {
   const Plan plan = make_plan(model.targets, model.layout, {.ranks = 1});
   check_plan(model, plan, {.ranks = 1});
   EXPECT_EQ(plan.wave_count, 1u);
-  for (const Group& group : plan.groups) EXPECT_EQ(group.rank_count, 1u);
+  for (const Group& group : plan.groups) EXPECT_EQ(group.ranks.size(), 1u);
 }
 
 TEST(Plan, WithMoreFilesThanRanksFilesAreWholeAndTheRestIsShared) {
   const Model model = files_of(std::vector<std::uint64_t>(10, 4300 * mib));
   const Plan plan = make_plan(model.targets, model.layout, {.ranks = 4});
   check_plan(model, plan, {.ranks = 4});
-  EXPECT_EQ(std::count_if(plan.groups.begin(), plan.groups.end(), [](const Group& g) { return g.wave == 0 && g.rank_count == 1; }), 8);
+  EXPECT_EQ(std::count_if(plan.groups.begin(), plan.groups.end(), [](const Group& g) { return g.wave == 0 && g.ranks.size() == 1; }), 8);
   EXPECT_GE(balance(plan), 0.99);
 }
 
@@ -191,9 +193,9 @@ TEST(Plan, WithMoreRanksThanFilesEachFileGetsRanksByItsBytes) {
   const Plan plan = make_plan(model.targets, model.layout, {.ranks = 8});
   check_plan(model, plan, {.ranks = 8});
   ASSERT_EQ(plan.groups.size(), 3u);
-  EXPECT_EQ(plan.groups[0].rank_count, 4u);
-  EXPECT_EQ(plan.groups[1].rank_count, 2u);
-  EXPECT_EQ(plan.groups[2].rank_count, 2u);
+  EXPECT_EQ(plan.groups[0].ranks.size(), 4u);
+  EXPECT_EQ(plan.groups[1].ranks.size(), 2u);
+  EXPECT_EQ(plan.groups[2].ranks.size(), 2u);
 }
 
 TEST(Plan, ThreeEqualFilesKeepFourRanksBusyAllTheTime) {
@@ -203,6 +205,51 @@ TEST(Plan, ThreeEqualFilesKeepFourRanksBusyAllTheTime) {
   EXPECT_GE(balance(plan), 0.98);
   const std::uint64_t rounds = std::accumulate(plan.rounds.begin(), plan.rounds.end(), std::uint64_t{0});
   EXPECT_LE(rounds, 116u);  // 900 MiB a rank in steps of 8 MiB are 113
+}
+
+/// The nodes whose ranks write each file.
+std::map<std::uint32_t, std::set<int>> nodes_of_files(const Plan& plan, const std::vector<int>& nodes) {
+  std::map<std::uint32_t, std::set<int>> result;
+  for (std::size_t rank = 0; rank < plan.runs.size(); ++rank) {
+    for (const Run& run : plan.runs[rank]) result[run.file].insert(nodes[rank]);
+  }
+  return result;
+}
+
+TEST(Plan, RanksThatCantWriteHaveNothing) {
+  const Model model = files_of({100 * mib, 700 * mib});
+  const PlanOptions options{.ranks = 4, .nodes = {no_writer, 0, no_writer, 1}};
+  const Plan plan = make_plan(model.targets, model.layout, options);
+  check_plan(model, plan, options);
+  const std::vector<std::uint64_t> bytes = bytes_by_rank(plan);
+  EXPECT_EQ(bytes[0] + bytes[2], 0u);
+  EXPECT_NEAR(static_cast<double>(bytes[1]), 400.0 * mib, 20.0 * mib);
+  EXPECT_THROW((void)make_plan(model.targets, model.layout, {.ranks = 2, .nodes = {no_writer, no_writer}}), Error);
+}
+
+TEST(Plan, OneNodePerFileSharesWholeFilesByTheRanksOfTheNodes) {
+  const Model model = files_of({300 * mib, 310 * mib, 320 * mib, 330 * mib});
+  const std::vector<int> nodes{0, 1, 0, 0};  // node 1 has a quarter of the ranks, and they are not neighbours
+  const PlanOptions options{.ranks = 4, .nodes = nodes, .one_node_per_file = true};
+  const Plan plan = make_plan(model.targets, model.layout, options);
+  check_plan(model, plan, options);
+  std::size_t of_node_1 = 0;
+  for (const auto& [file, writers] : nodes_of_files(plan, nodes)) {
+    EXPECT_EQ(writers.size(), 1u) << "file " << file;
+    of_node_1 += writers.count(1);
+  }
+  EXPECT_EQ(of_node_1, 1u);
+  const std::vector<std::uint64_t> bytes = bytes_by_rank(plan);
+  for (const std::size_t rank : {0, 2, 3}) EXPECT_NEAR(static_cast<double>(bytes[rank]), 313.0 * mib, 30.0 * mib);
+}
+
+TEST(Plan, OneNodePerFileWithOneFileLeavesTheOtherNodesToRead) {
+  const Model model = files_of({300 * mib});
+  const std::vector<int> nodes{0, 0, 1, 1};
+  const PlanOptions options{.ranks = 4, .nodes = nodes, .one_node_per_file = true};
+  const Plan plan = make_plan(model.targets, model.layout, options);
+  check_plan(model, plan, options);
+  EXPECT_EQ(nodes_of_files(plan, nodes).at(0), std::set<int>{0});
 }
 
 TEST(Plan, MoreRanksThanBytesLeaveRanksIdle) {
@@ -283,12 +330,16 @@ TEST(Plan, RandomLayoutsAndRanksAreCoveredOnceAndEven) {
     const std::uint64_t scale = std::uint64_t{1} << (10 + up_to(24));
     for (std::uint64_t& size : sizes) size = i % 2 == 0 ? scale + up_to(scale / 8) : up_to(2 * scale);
     const Model model = files_of(sizes);
-    const PlanOptions options{
+    PlanOptions options{
         .ranks = static_cast<int>(1 + up_to(i % 4 == 0 ? 200 : 12)), .window_bytes = 64 * mib, .step_bytes = 1 + up_to(8 * mib)};
+    if (i % 5 == 0) {
+      for (int rank = 0; rank < options.ranks; ++rank) options.nodes.push_back(static_cast<int>(up_to(3)));
+      options.one_node_per_file = i % 2 == 0;
+    }
     const Plan plan = make_plan(model.targets, model.layout, options);
     check_plan(model, plan, options);
     const std::uint64_t total = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
-    if (total > static_cast<std::uint64_t>(options.ranks) * 100 * mib) {
+    if (!options.one_node_per_file && total > static_cast<std::uint64_t>(options.ranks) * 100 * mib) {
       EXPECT_GE(balance(plan), 0.95);
     }
   }

@@ -1,0 +1,25 @@
+"""Writes a Hugging Face folder of very many small files, and reads one file of weights back, without PyTorch."""
+import json
+import struct
+
+
+def write_many_shards(folder, count):
+    """`count` files with one tensor each; returns {name: its bytes}. The model type is nobody's: names pass through as they are."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"architectures": ["ManyShards"], "model_type": "many_shards", "dtype": "float32"}))
+    contents, weight_map = {}, {}
+    for i in range(count):
+        name, file = f"block.{i}.weight", f"model-{i + 1:05}-of-{count:05}.safetensors"
+        contents[name], weight_map[name] = struct.pack("<4f", *(i + j / 4 for j in range(4))), file
+        header = json.dumps({name: {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
+        (folder / file).write_bytes(struct.pack("<Q", len(header)) + header + contents[name])
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 16 * count}, "weight_map": weight_map}))
+    return contents
+
+
+def read_safetensors(path):
+    """{name: its bytes}"""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    tensors = {name: entry["data_offsets"] for name, entry in json.loads(data[8:8 + size]).items() if name != "__metadata__"}
+    return {name: data[8 + size + begin:8 + size + end] for name, (begin, end) in tensors.items()}

@@ -190,6 +190,15 @@ class Input(ProgramTest):
             shutil.rmtree(self.target)
 
 
+    def test_a_place_that_can_not_be_written_is_found_out_before_work(self):
+        """As on a read-only mount: also root can't make files in /proc/sys."""
+        self.target = Path("/proc/sys/model")
+        for ranks in (0, 2):
+            result = self.merge(ranks)
+            self.expect_failed_merge(result, 5, "/proc/sys")
+            self.assertNotIn("Merging", result.err)
+
+
 class Launchers(ProgramTest):
     def test_tasks_that_did_not_find_each_other_are_refused_with_advice(self):
         for variables in ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}, {"PMI_SIZE": "4", "PMI_RANK": "0"},
@@ -366,6 +375,29 @@ class Faults(ProgramTest):
                 self.assertLess(result.seconds, 10, io)
                 self.assertFalse(self.target.exists(), io)
         self.expect_that_it_works_now(2)
+
+    def test_a_rank_killed_in_any_step_ends_the_others(self):
+        for fault, path in (("open-kill", "model_world_size"), ("open-kill", ".unshard-probe"), ("read-kill", ".safetensors"), ("fsync-kill", ".safetensors"),
+                            ("rename-kill", "config.json")):
+            with self.subTest(fault=fault, path=path):
+                result = self.merge(3, FAULT=fault, FAULT_PATH=path)  # of the rank, whichever it is, that comes to it
+                self.assertNotEqual(result.code, 0)
+                self.assertLess(result.seconds, 10)
+                self.assertFalse(self.target.exists())
+        self.expect_that_it_works_now(3)
+
+    def test_a_rank_that_stands_still_for_a_while_is_no_failure(self):
+        started = Run(["merge", "--local-dir", self.input, "--target-dir", self.target, "--io", "posix"], 2, FAULT="write-slow", FAULT_PATH=".safetensors")
+        deadline = time.monotonic() + 20
+        while not list(self.folder.glob("model.unshard-partial/*safetensors*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)  # into the slow write
+        rank = int(subprocess.run(["pgrep", "--newest", "--parent", str(started.process.pid)], check=True, text=True, stdout=subprocess.PIPE).stdout)
+        os.kill(rank, signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(rank, signal.SIGCONT)
+        started.wait()
+        self.assertEqual(started.code, 0, started.err)
 
 
 class Limits(ProgramTest):

@@ -120,7 +120,7 @@ std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const Targe
                                       const std::string& fingerprint, bool continuing) {
   const std::string command = join_path(target.partial, command_file_name);
   collectively(comm, "target", [&] {
-    if (comm.rank() != 0) return;
+    if (comm.rank() != target.leader) return;
     if (target.existed && !target.overwrite) {
       const auto left = command_of(files, target.path);
       if (left) check_command(target.path, left, fingerprint, "repeat that command, or give --overwrite to replace the model in it");
@@ -134,13 +134,13 @@ std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const Targe
       write_command(files, target.partial, fingerprint);
     }
   });
-  const auto unseen = attempt([&] { check_seen_by_all(comm, files, command); });  // the same on every rank
+  const auto unseen = attempt([&] { check_seen_by_writers(comm, files, command, target); });  // the same on every rank
   if (unseen) {
-    if (!continuing && comm.rank() == 0) (void)attempt([&] { files.remove_folder(target.partial); });
+    if (!continuing && comm.rank() == target.leader) (void)attempt([&] { files.remove_folder(target.partial); });
     throw Error(*unseen);
   }
   if (continuing) return {};
-  const bool reserved = collectively(comm, "target", [&] { return comm.rank() != 0 || make_files(files, target, plan); });
+  const bool reserved = collectively(comm, "target", [&] { return comm.rank() != target.leader || make_files(files, target, plan); });
   if (comm.reduce_all(reserved ? 1 : 0, Reduction::min) != 0) return {};
   return {"The file system of " + printable(target.path, 4096) + " can't reserve space: a full disk would be noticed only while writing"};
 }

@@ -7,6 +7,7 @@
 
 #include "unshard/comm.h"
 #include "unshard/file_system.h"
+#include "unshard/publish.h"
 
 namespace unshard {
 
@@ -29,7 +30,7 @@ void write_command(FileSystem& files, const std::string& folder, const std::stri
 /// Local. Makes or replaces a file and waits until it is on the device.
 void write_small_file(FileSystem& files, const std::string& path, std::string_view content);
 
-/// Collective. Throws Error(io) naming the hosts if `path`, which rank 0 has just made, is not seen by every rank.
-void check_seen_by_all(Comm& comm, FileSystem& files, const std::string& path);
+/// Collective. Throws Error(io) naming the hosts if `path`, which the leader has just made, is not seen by every rank that writes.
+void check_seen_by_writers(Comm& comm, FileSystem& files, const std::string& path, const TargetFolder& target);
 
 }  // namespace unshard

@@ -63,12 +63,46 @@ Names names_of(const std::vector<Asset>& assets, const std::vector<SmallFile>& l
   return names;
 }
 
+bool is_written_anew(const Asset& asset, const Names& names) {
+  return std::find(names.last.begin(), names.last.end(), asset.name) != names.last.end();
+}
+
 void copy_assets(FileSystem& files, const std::string& folder, const std::vector<Asset>& assets, const Names& names) {
   for (const Asset& asset : assets) {
-    if (std::find(names.last.begin(), names.last.end(), asset.name) != names.last.end()) continue;  // written anew
+    if (is_written_anew(asset, names)) continue;
     const std::string path = join_path(folder, asset.name);
     files.make_folder(parent_path(path));
     copy_file(files, asset.path, path);
+  }
+}
+
+/// Collective. From a rank that sees the assets, but not the target, to the leader, piece by piece.
+void send_assets(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<Asset>& assets, int reader,
+                 const Names& names) {
+  for (const Asset& asset : assets) {
+    if (is_written_anew(asset, names)) continue;
+    std::unique_ptr<File> from, to;
+    collectively(comm, "publish", [&] {
+      if (comm.rank() == reader) from = files.open_for_reading(asset.path);
+      if (comm.rank() != target.leader) return;
+      const std::string path = join_path(target.partial, asset.name);
+      files.make_folder(parent_path(path));
+      to = files.open_for_writing(path, true);
+    });
+    const std::uint64_t size = comm.reduce_all(from ? from->size() : 0, Reduction::max);
+    for (std::uint64_t position = 0; position < size; position += copy_bytes) {
+      Bytes piece(static_cast<std::size_t>(std::min<std::uint64_t>(size - position, copy_bytes)));
+      collectively(comm, "publish", [&] {
+        if (from) from->read_at(position, piece);
+      });
+      comm.broadcast(piece, reader);
+      collectively(comm, "publish", [&] {
+        if (to) to->write_at(position, piece);
+      });
+    }
+    collectively(comm, "publish", [&] {
+      if (to) to->sync();
+    });
   }
 }
 
@@ -129,8 +163,8 @@ void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, 
   files.sync_folder(parent_path(target.path));
 }
 
-/// The files that this rank syncs: those that its node wrote (rank 0's node wrote every header), divided among the node's ranks.
-std::vector<std::uint32_t> files_to_sync(const Comm& comm, const Plan& plan) {
+/// The files that this rank syncs: those that its node wrote (the leader's node wrote every header), divided among the node's ranks.
+std::vector<std::uint32_t> files_to_sync(const Comm& comm, const TargetFolder& target, const Plan& plan) {
   const int node = comm.node_of(comm.rank());
   std::set<std::uint32_t> written;
   std::size_t ranks_here = 0, mine = 0;
@@ -143,7 +177,7 @@ std::vector<std::uint32_t> files_to_sync(const Comm& comm, const Plan& plan) {
   }
   std::vector<std::uint32_t> files;
   for (std::uint32_t file = 0; file < plan.layout.files.size(); ++file) {
-    if (file % ranks_here == mine && (node == comm.node_of(0) || written.contains(file))) files.push_back(file);
+    if (file % ranks_here == mine && (node == comm.node_of(target.leader) || written.contains(file))) files.push_back(file);
   }
   return files;
 }
@@ -151,7 +185,7 @@ std::vector<std::uint32_t> files_to_sync(const Comm& comm, const Plan& plan) {
 /// Collective. Waits until the files in the partial folder are on the device. Their pages leave the cache: a job is charged for them.
 void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
   collectively(comm, "publish", [&] {
-    for (const std::uint32_t file : files_to_sync(comm, plan)) {
+    for (const std::uint32_t file : files_to_sync(comm, target, plan)) {
       const OutputFile& output = plan.layout.files[file];
       const std::unique_ptr<File> open = files.open_for_writing(join_path(target.partial, partial_name(output)), false);
       open->sync();
@@ -165,7 +199,7 @@ void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, con
 void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
   sync_partial(comm, files, target, plan);
   collectively(comm, "publish", [&] {
-    if (comm.rank() != 0) return;
+    if (comm.rank() != target.leader) return;
     write_small_file(files, join_path(target.partial, stage_1_file_name), "");
     files.sync_folder(target.partial);
   });
@@ -176,11 +210,12 @@ void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Pl
   sync_partial(comm, files, target, plan);
   const Names names = collectively(comm, "publish", [&] {
     Names all = names_of(assets, last_files);
-    if (comm.rank() == asset_reader) copy_assets(files, target.partial, assets, all);
+    if (comm.rank() == asset_reader && target.writes(asset_reader)) copy_assets(files, target.partial, assets, all);
     return all;
   });
+  if (!target.writes(asset_reader)) send_assets(comm, files, target, assets, asset_reader, names);
   collectively(comm, "publish", [&] {
-    if (comm.rank() != 0) return;
+    if (comm.rank() != target.leader) return;
     for (const SmallFile& file : last_files) write_small_file(files, join_path(target.partial, growing(file.name)), file.content);
     if (target.existed) {
       move_into(files, target, plan, names);

@@ -26,11 +26,11 @@ ordered_json shape_json(const Shape& shape) {
   return list;
 }
 
-/// Collective. The values of all ranks, by rank, on rank 0.
+/// Collective. The values of all ranks, by rank, on `root`.
 template <class Value>
-std::vector<Value> gather_values(Comm& comm, const std::vector<Value>& mine) {
+std::vector<Value> gather_values(Comm& comm, const std::vector<Value>& mine, int root) {
   std::vector<Value> all;
-  for (const Bytes& part : comm.gather(bytes_of(mine), 0)) append_values(all, part);
+  for (const Bytes& part : comm.gather(bytes_of(mine), root)) append_values(all, part);
   return all;
 }
 
@@ -45,21 +45,24 @@ struct FileDigest {
   Digest digest{};
 };
 
-/// Collective. SHA-256 of every output file, by file, on rank 0. File i is read by rank i modulo the number of ranks.
-std::vector<std::string> file_digests(const Session& session, const MergeFacts& facts) {
+/// Collective. SHA-256 of every output file, by file, on `root`. The ranks that see the files read them in turn.
+std::vector<std::string> file_digests(const Session& session, const MergeFacts& facts, int root) {
   const std::string& folder = facts.options.stage == 1 ? facts.target.partial : facts.target.path;
   const std::vector<OutputFile>& files = facts.plan.layout.files;
-  const auto ranks = static_cast<std::size_t>(session.comm.size());
+  std::vector<int> readers;
+  for (int rank = 0; rank < session.comm.size(); ++rank)
+    if (facts.target.writes(rank)) readers.push_back(rank);
   const auto mine = collectively(session.comm, "report", [&] {
     std::vector<FileDigest> digests;
-    for (std::size_t i = static_cast<std::size_t>(session.comm.rank()); i < files.size(); i += ranks) {
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      if (readers[i % readers.size()] != session.comm.rank()) continue;
       const std::string name = facts.options.stage == 1 ? partial_name(files[i]) : files[i].name;
       digests.push_back({i, digest_of(*session.files.open_for_reading(join_path(folder, name)), limits_of(session, facts.options.input))});
     }
     return digests;
   });
   std::vector<std::string> result(files.size());
-  for (const FileDigest& one : gather_values(session.comm, mine)) result[one.file] = hexadecimal(one.digest);
+  for (const FileDigest& one : gather_values(session.comm, mine, root)) result[one.file] = hexadecimal(one.digest);
   return result;
 }
 
@@ -174,6 +177,11 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return path.starts_with(folder.ends_with('/') ? folder : folder + "/");
 }
 
+/// Which rank writes the report: rank 0; one in the model's folder somebody who sees that folder.
+int report_writer(FileSystem& files, const std::string& report_path, const TargetFolder& target) {
+  return lies_in(files.canonical(report_path), target.path) ? target.leader : 0;
+}
+
 }  // namespace
 
 void check_report_path(const Session& session, const std::string& report_path, const TargetFolder& target,
@@ -184,7 +192,7 @@ void check_report_path(const Session& session, const std::string& report_path, c
     for (const std::string& name : model_files) {
       if (path == join_path(target.path, name)) refuse_report(report_path, "is a file of the model that this run writes");
     }
-    if (session.comm.rank() != 0) return;  // which writes it
+    if (session.comm.rank() != report_writer(session.files, report_path, target)) return;
     const auto status = session.files.status(path);
     if (path == target.path || (status && status->kind == FileKind::folder)) refuse_report(report_path, "is a folder");
     if (lies_in(path, target.partial)) refuse_report(report_path, "lies in the partial folder of this run");
@@ -202,19 +210,20 @@ void check_report_path(const Session& session, const std::string& report_path, c
 }
 
 std::string report_merge(const Session& session, const MergeFacts& facts) {
-  const bool on_root = session.comm.rank() == 0;
   if (!facts.options.report_path.empty()) {
-    const std::vector<std::string> digests = file_digests(session, facts);
-    const std::vector<Extent> extents = gather_values(session.comm, facts.moved.extents);
+    const int seen = collectively(session.comm, "report", [&] { return report_writer(session.files, facts.options.report_path, facts.target); });
+    const auto writer = static_cast<int>(session.comm.reduce_all(session.comm.rank() == 0 ? static_cast<std::uint64_t>(seen) : 0, Reduction::max));
+    const std::vector<std::string> digests = file_digests(session, facts, writer);
+    const std::vector<Extent> extents = gather_values(session.comm, facts.moved.extents, writer);
     collectively(session.comm, "report", [&] {
-      if (!on_root) return;
+      if (session.comm.rank() != writer) return;
       const std::string text = dump(full_report(facts, digests, extents)) + "\n";
       const auto file = session.files.open_for_writing(facts.options.report_path, true);
       file->write_at(0, std::as_bytes(std::span(text)));
     });
   }
   const std::vector<RankFigures> figures = gather_figures(session.comm, session.files, facts.moved, facts.times);
-  if (!on_root) return "";
+  if (session.comm.rank() != 0) return "";
   for (const std::string& line : rank_lines(figures)) session.log.detail(line);
   session.log.line(summary_line(figures, facts.times.total_ns()));
   return dump(summary(facts, figures));

@@ -27,7 +27,8 @@ struct MergeFacts {
 void check_report_path(const Session& session, const std::string& report_path, const TargetFolder& target,
                        const std::vector<std::string>& model_files, const std::vector<std::string>& sources);
 
-/// Collective. Says how long it took (with --verbose, on which rank). Writes options.report_path (when given) on rank 0 and returns the
+/// Collective. Says how long it took (with --verbose, on which rank). Writes options.report_path (when given) on rank 0, or in the
+/// model's folder on a rank that sees it, and returns the
 /// summary there ("" elsewhere). Paths are relative to the folders given. With a report, each rank reads its share of the output files once
 /// more for the SHA-256.
 [[nodiscard]] std::string report_merge(const Session& session, const MergeFacts& facts);

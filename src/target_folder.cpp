@@ -9,6 +9,7 @@
 #include "unshard/error.h"
 #include "unshard/publish.h"
 #include "value_bytes.h"
+#include "wire.h"
 
 namespace unshard {
 namespace {
@@ -95,26 +96,76 @@ bool sees(FileSystem& files, const std::string& path) {
   }
 }
 
+/// The deepest folder above the target that exists: there the partial folder will be made.
+std::string place_of(FileSystem& files, const std::string& target) {
+  std::string place = parent_path(target);
+  while (place != "/" && place != "." && !sees(files, place)) place = parent_path(place);
+  return place;
+}
+
+/// Collective. Which ranks see the place of the target: the deepest that any rank has. Fills path, leader and blind; returns the place.
+std::string find_writers(Comm& comm, FileSystem& files, TargetFolder& folder) {
+  WireWriter out;
+  out.text(folder.path);
+  out.text(place_of(files, folder.path));
+  std::string place;
+  const std::vector<Bytes> all = comm.gather_all(out.written());
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    WireReader in(all[static_cast<std::size_t>(rank)]);
+    const std::string path = in.text(), own_place = in.text();
+    if (rank > 0 && own_place.size() <= place.size()) continue;
+    folder.path = path;
+    folder.leader = rank;
+    place = own_place;
+  }
+  const std::vector<Bytes> seen = comm.gather_all(Bytes{static_cast<std::byte>(sees(files, place) ? 1 : 0)});
+  std::set<int> nodes;  // as one rank of a node sees it, the others do
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    if (seen[static_cast<std::size_t>(rank)][0] != std::byte{0}) nodes.insert(comm.node_of(rank));
+  }
+  std::set<std::string> hosts;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    if (nodes.contains(comm.node_of(rank))) continue;
+    folder.blind.push_back(rank);
+    hosts.insert(comm.host_of(rank));
+  }
+  folder.blind_hosts = name_list({hosts.begin(), hosts.end()});
+  return place;
+}
+
+bool is_first_on_node(const Comm& comm) {
+  int first = 0;
+  while (comm.node_of(first) != comm.node_of(comm.rank())) ++first;
+  return first == comm.rank();
+}
+
 /// Finds out early that the folder can't be written, or is another one on another node.
-void probe(Comm& comm, FileSystem& files, const std::string& folder) {
+void probe(Comm& comm, FileSystem& files, const std::string& place, const TargetFolder& target) {
   std::random_device random;
   const std::string name = ".unshard-probe-" + std::to_string(random()) + std::to_string(random());
-  const std::string path = join_path(folder, text_from(comm, 0, name));
+  const std::string path = join_path(place, text_from(comm, target.leader, name));
   collectively(comm, "target", [&] {
-    if (comm.rank() == 0) write_small_file(files, path, "");
+    if (comm.rank() == target.leader) write_small_file(files, path, "");
   });
-  const auto unseen = attempt([&] { check_seen_by_all(comm, files, path); });  // the same on every rank
+  auto failure = attempt([&] { check_seen_by_writers(comm, files, path, target); });  // the same on every rank
+  if (!failure) {
+    failure = attempt([&] {
+      collectively(comm, "target", [&] {  // a node may have it read-only
+        if (target.writes(comm.rank()) && is_first_on_node(comm)) (void)files.open_for_writing(path, false);
+      });
+    });
+  }
   collectively(comm, "target", [&] {
-    if (comm.rank() == 0) files.remove_file(path);
+    if (comm.rank() == target.leader) files.remove_file(path);
   });
-  if (unseen) throw Error(*unseen);
+  if (failure) throw Error(*failure);
 }
 
 /// Finds out early that files can't be moved into the target. By the one file that, left by a run that is killed here, counts as nothing.
-void probe_existing(Comm& comm, FileSystem& files, const std::string& target) {
+void probe_existing(Comm& comm, FileSystem& files, const TargetFolder& target) {
   collectively(comm, "target", [&] {
-    if (comm.rank() != 0) return;
-    const std::string path = join_path(target, std::string(command_file_name) + std::string(growing_suffix));
+    if (comm.rank() != target.leader) return;
+    const std::string path = join_path(target.path, std::string(command_file_name) + std::string(growing_suffix));
     write_small_file(files, path, "");
     files.remove_file(path);
   });
@@ -122,20 +173,20 @@ void probe_existing(Comm& comm, FileSystem& files, const std::string& target) {
 
 }  // namespace
 
-void check_seen_by_all(Comm& comm, FileSystem& files, const std::string& path) {
-  bool here = sees(files, path);
-  for (int tries = 0; !here && tries < 10; ++tries) {  // a network file system may show a new file a moment later on other nodes
+void check_seen_by_writers(Comm& comm, FileSystem& files, const std::string& path, const TargetFolder& target) {
+  bool fine = !target.writes(comm.rank()) || sees(files, path);
+  for (int tries = 0; !fine && tries < 10; ++tries) {  // a network file system may show a new file a moment later on other nodes
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    here = sees(files, path);
+    fine = sees(files, path);
   }
-  const std::vector<Bytes> seen = comm.gather_all(Bytes{static_cast<std::byte>(here ? 1 : 0)});
-  std::set<std::string> blind;
+  const std::vector<Bytes> seen = comm.gather_all(Bytes{static_cast<std::byte>(fine ? 1 : 0)});
+  std::set<std::string> hosts;
   for (int rank = 0; rank < comm.size(); ++rank) {
-    if (seen[static_cast<std::size_t>(rank)][0] == std::byte{0}) blind.insert(comm.host_of(rank));
+    if (seen[static_cast<std::size_t>(rank)][0] == std::byte{0}) hosts.insert(comm.host_of(rank));
   }
-  if (blind.empty()) return;
-  throw Error(ErrorCode::io, "target: " + printable(parent_path(path), 4096) + ": a file made there on " + comm.host_of(0) +
-                                 " is not seen on " + name_list({blind.begin(), blind.end()}) +
+  if (hosts.empty()) return;
+  throw Error(ErrorCode::io, "target: " + printable(parent_path(path), 4096) + ": a file made there on " + comm.host_of(target.leader) +
+                                 " is not seen on " + name_list({hosts.begin(), hosts.end()}) +
                                  "; choose a --target-dir on a file system that all nodes share");
 }
 
@@ -148,16 +199,15 @@ TargetFolder check_target_folder(Comm& comm, FileSystem& files, const std::strin
     result.overwrite = overwrite;
     if (result.path == "/") refuse(result.path, "the root folder can't be the target; choose a folder inside it");
     check_apart(files, result.path, sources);
-    if (comm.rank() == 0) result.existed = check_contents(files, result.path, overwrite);
     return result;
   });
-  folder.path = text_from(comm, 0, folder.path);
+  const std::string place = find_writers(comm, files, folder);
   folder.partial = folder.path + ".unshard-partial";
-  folder.existed = comm.reduce_all(folder.existed ? 1 : 0, Reduction::max) != 0;
-  const std::string parent = parent_path(folder.path);
-  const bool parent_exists = collectively(comm, "target", [&] { return comm.rank() == 0 && files.status(parent).has_value(); });
-  if (writes && comm.reduce_all(parent_exists ? 1 : 0, Reduction::max) != 0) probe(comm, files, parent);
-  if (writes && folder.existed) probe_existing(comm, files, folder.path);
+  const bool exists =
+      collectively(comm, "target", [&] { return comm.rank() == folder.leader && check_contents(files, folder.path, overwrite); });
+  folder.existed = comm.reduce_all(exists ? 1 : 0, Reduction::max) != 0;
+  if (writes) probe(comm, files, place, folder);
+  if (writes && folder.existed) probe_existing(comm, files, folder);
   return folder;
 }
 

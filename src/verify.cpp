@@ -18,13 +18,24 @@ namespace {
 
 constexpr std::uint64_t read_bytes = std::uint64_t{256} << 10;
 
-/// Rank r reads what rank r - shift wrote: the least shift that puts most readers on another node than the writer.
-int best_shift(const Comm& comm) {
-  constexpr int most_candidates = 512;
-  int best = comm.size() > 1 ? 1 : 0, most = -1;
-  for (int shift = 1; shift < std::min(comm.size(), most_candidates); ++shift) {
+/// The ranks that see the files.
+std::vector<int> ranks_but(const Comm& comm, const std::vector<int>& blind) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < comm.size(); ++rank)
+    if (!std::binary_search(blind.begin(), blind.end(), rank)) ranks.push_back(rank);
+  return ranks;
+}
+
+/// The rank at place p of `ranks` reads what the one at place p - shift wrote: the least shift that puts most readers on another node than
+/// the writer.
+std::size_t best_shift(const Comm& comm, const std::vector<int>& ranks) {
+  constexpr std::size_t most_candidates = 512;
+  std::size_t best = ranks.size() > 1 ? 1 : 0;
+  int most = -1;
+  for (std::size_t shift = 1; shift < std::min(ranks.size(), most_candidates); ++shift) {
     int others = 0;
-    for (int rank = 0; rank < comm.size(); ++rank) others += comm.node_of(rank) != comm.node_of((rank + shift) % comm.size()) ? 1 : 0;
+    for (std::size_t place = 0; place < ranks.size(); ++place)
+      others += comm.node_of(ranks[place]) != comm.node_of(ranks[(place + shift) % ranks.size()]) ? 1 : 0;
     if (others > most) {
       most = others;
       best = shift;
@@ -34,13 +45,16 @@ int best_shift(const Comm& comm) {
 }
 
 /// Collective. The extents that this rank reads back.
-std::vector<Extent> extents_to_read(Comm& comm, const std::vector<Extent>& written) {
-  const int shift = best_shift(comm);
+std::vector<Extent> extents_to_read(Comm& comm, const std::vector<Extent>& written, const std::vector<int>& blind) {
+  const std::vector<int> ranks = ranks_but(comm, blind);
+  const std::size_t shift = best_shift(comm, ranks);
   std::vector<Bytes> to_each(static_cast<std::size_t>(comm.size()));
-  to_each[(comm.rank() + shift) % comm.size()] = bytes_of(written);
+  const auto mine = std::find(ranks.begin(), ranks.end(), comm.rank());
+  const auto place = static_cast<std::size_t>(mine - ranks.begin());
+  if (mine != ranks.end()) to_each[static_cast<std::size_t>(ranks[(place + shift) % ranks.size()])] = bytes_of(written);
   const std::vector<Bytes> from_each = comm.all_to_all(std::move(to_each));
   std::vector<Extent> extents;
-  append_values(extents, from_each[(comm.rank() + comm.size() - shift) % comm.size()]);
+  for (const Bytes& part : from_each) append_values(extents, part);  // of one rank, or none
   return extents;
 }
 
@@ -116,8 +130,8 @@ class ReadBack {
 }  // namespace
 
 void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents,
-            const WorkLimits& limits) {
-  const std::vector<Extent> mine = extents_to_read(comm, extents);
+            const WorkLimits& limits, const std::vector<int>& blind) {
+  const std::vector<Extent> mine = extents_to_read(comm, extents, blind);
   collectively(comm, "verify", [&] {
     Workers workers(static_cast<std::size_t>(
         std::clamp<std::uint64_t>(limits.buffer_bytes / read_bytes, 1, static_cast<std::uint64_t>(std::max(limits.threads, 1)))));

@@ -87,8 +87,9 @@ struct ReadFacts {
                               const MoveOptions& options);
 
 /// Collective. Before publishing (files have their partial_name). Each rank reads back, with plain reads, the extents that another rank
-/// wrote (on another node, where there is one), and compares CRCs. Throws Error(verification) naming file and range.
+/// wrote (on another node, where there is one), and compares CRCs. Throws Error(verification) naming file and range. `blind`: ranks that
+/// don't see the folder (sorted); they have no extents and read nothing.
 void verify(Comm& comm, FileSystem& target_files, const std::string& folder, const Plan& plan, const std::vector<Extent>& extents,
-            const WorkLimits& limits);
+            const WorkLimits& limits, const std::vector<int>& blind = {});
 
 }  // namespace unshard

@@ -4,6 +4,7 @@
 // nor an index, so a killed run leaves nothing that could be loaded.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,17 @@ struct Asset {
 /// Local. Whether a file of this name is of a kind that a merge writes or copies, so that --overwrite removes it.
 [[nodiscard]] bool is_our_kind(const std::string& name);
 
+/// The ranks on nodes that see the place of the target write; the others only read and send.
 struct TargetFolder {
-  std::string path;     ///< absolute, resolved
+  std::string path;     ///< absolute, resolved (as the leader sees it)
   std::string partial;  ///< path + ".unshard-partial"
   bool overwrite = false;
-  bool existed = false;  ///< the target exists: files are moved in; otherwise one rename
+  bool existed = false;          ///< the target exists: files are moved in; otherwise one rename
+  int leader = 0;                ///< the lowest rank that writes: it does what one rank does alone
+  std::vector<int> blind = {};   ///< ranks that do not write; sorted
+  std::string blind_hosts = {};  ///< their hosts, for the user
+
+  [[nodiscard]] bool writes(int rank) const { return !std::binary_search(blind.begin(), blind.end(), rank); }
 };
 
 /// The name that an output file has while it grows in the partial folder: no loader's pattern matches it.
@@ -40,7 +47,8 @@ struct TargetFolder {
 
 /// Collective. Checks the target before any work: not inside a source folder, nor one itself, nor a folder around one (links resolved, as
 /// every rank sees it), a folder that is empty or absent unless `overwrite`, on the file system of the folder that it lies in, which can be
-/// written. Throws Error(usage | io). `writes` false (--dry-run): makes no probe file. Leaves nothing behind.
+/// written. A node that has no folder where the target will lie does not see it; one that has another folder there is Error(io), naming the
+/// hosts. Throws Error(usage | io). `writes` false (--dry-run): makes no probe file. Leaves nothing behind.
 [[nodiscard]] TargetFolder check_target_folder(Comm& comm, FileSystem& files, const std::string& target,
                                                const std::vector<std::string>& sources, bool overwrite, bool writes = true);
 
@@ -58,7 +66,8 @@ void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, cons
 
 /// Collective. Everything synced, assets copied, moved into place, folders synced: weights first, `last_files` (config.json and indexes)
 /// last. In a target that existed, files of our kinds are removed just before, the old config.json and indexes
-/// first; others stay. `assets` are the same on every rank; `asset_reader` is one that sees them.
+/// first; others stay. `assets` are the same on every rank; `asset_reader` is one that sees them (where it does not see the
+/// target, it sends them).
 void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<Asset>& assets,
              int asset_reader, const std::vector<SmallFile>& last_files);
 

@@ -57,9 +57,10 @@ Catalog read_input(const Session& session, FileCache& files, Input& input, const
   return catalog;
 }
 
-/// Collective. Whether the target lies on NFS, as some rank sees it.
+/// Collective. Whether the target lies on NFS, as some rank that writes sees it.
 bool is_on_nfs(const Session& session, const TargetFolder& target) {
   const bool here = collectively(session.comm, "plan", [&] {
+    if (!target.writes(session.comm.rank())) return false;
     std::string path = target.path;
     while (path != "/" && !session.files.status(path)) path = parent_path(path);
     return session.files.status(path).has_value() && session.files.is_nfs(path);
@@ -72,7 +73,8 @@ Plan agree_on_plan(const Session& session, const Mapping& mapping, const TargetF
   PlanOptions plan_options;
   plan_options.ranks = options.dry_run && options.dry_run_ranks > 0 ? options.dry_run_ranks : session.comm.size();
   if (plan_options.ranks == session.comm.size() && session.comm.node_count() > 1) {
-    for (int rank = 0; rank < session.comm.size(); ++rank) plan_options.nodes.push_back(session.comm.node_of(rank));
+    for (int rank = 0; rank < session.comm.size(); ++rank)
+      plan_options.nodes.push_back(target.writes(rank) ? session.comm.node_of(rank) : no_writer);
     plan_options.one_node_per_file = is_on_nfs(session, target);
   }
   plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.input.threads);
@@ -121,7 +123,8 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   MoveReport report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
   session.log.end_progress();
   times.enter("verify");
-  if (options.verify) verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input));
+  if (options.verify)
+    verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input), target.blind);
   return report;
 }
 
@@ -186,6 +189,9 @@ std::string merge(const Session& session, const MergeOptions& options) {
   times.enter("target");
   const TargetFolder target = check_target_folder(session.comm, session.files, options.target_dir, sources,
                                                   options.overwrite || options.stage == 2, !options.dry_run);
+  if (!target.blind.empty())
+    session.log.line("note: " + printable(parent_path(target.path), 4096) + " is not seen on " + target.blind_hosts +
+                     ": ranks there only read and send");
   times.enter("catalog");
   const std::vector<Asset> assets = find_assets(session, config);
   session.log.line("Merging parameters using " + std::to_string(options.input.threads) + " thread" +

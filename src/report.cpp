@@ -211,8 +211,10 @@ void check_report_path(const Session& session, const std::string& report_path, c
 
 std::string report_merge(const Session& session, const MergeFacts& facts) {
   if (!facts.options.report_path.empty()) {
-    const int seen = collectively(session.comm, "report", [&] { return report_writer(session.files, facts.options.report_path, facts.target); });
-    const auto writer = static_cast<int>(session.comm.reduce_all(session.comm.rank() == 0 ? static_cast<std::uint64_t>(seen) : 0, Reduction::max));
+    const int seen =
+        collectively(session.comm, "report", [&] { return report_writer(session.files, facts.options.report_path, facts.target); });
+    const auto writer =
+        static_cast<int>(session.comm.reduce_all(session.comm.rank() == 0 ? static_cast<std::uint64_t>(seen) : 0, Reduction::max));
     const std::vector<std::string> digests = file_digests(session, facts, writer);
     const std::vector<Extent> extents = gather_values(session.comm, facts.moved.extents, writer);
     collectively(session.comm, "report", [&] {

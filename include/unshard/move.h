@@ -72,8 +72,8 @@ struct ReadFacts {
 /// Collective. `chunks`: what send_chunks returned.
 [[nodiscard]] ReadFacts read_facts(Comm& comm, const Source& source, const ChunkTable& chunks);
 
-/// Local, pure. Whether MoveOptions::home_readers is to be set: owners do not see all that they need, or would open files more than twice on
-/// average. Home ranks open each file once, and send: on a shared file system that is only worth it to spare its metadata servers.
+/// Local, pure. Whether MoveOptions::home_readers is to be set: owners do not see all that they need, or would open files more than twice
+/// on average. Home ranks open each file once, and send: on a shared file system that is only worth it to spare its metadata servers.
 [[nodiscard]] bool home_ranks_read(const ReadFacts& facts);
 
 /// Local, pure. The least --buffer-size that this plan can be moved with.

@@ -7,6 +7,7 @@ signals, killed ranks, and the scripts in slurm/.
 Starts the cluster around itself. Exit code 77, with the reason on stderr: there can be none here.
 """
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -28,6 +29,15 @@ SRUN = ["srun", "--mpi=pmix", "--immediate=20"]
 
 def cluster(*parts):
     return Path(os.environ["CLUSTER"], *parts)
+
+
+def processes():
+    """Number and command line of all that run."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            yield int(folder.name), (folder / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
 
 
 class Run:
@@ -177,6 +187,44 @@ class TargetFolder(ClusterTest):
         self.expect_error(self.merge(), 5, "on node1", "node2, node3, node4")
         for number in range(1, HOSTS + 1):
             self.assertEqual([path.name for path in cluster("disks", f"node{number}").iterdir()], ["run"])
+
+
+    def test_ranks_that_do_not_see_the_target_read_and_send(self):
+        """Also rank 0, and also the one whose disk has the configuration."""
+        whole = self.put_large_model()
+        (self.on_disk(1) / "vocab.json").write_text("{}" * 1_000_000)  # more than goes in one piece
+        shutil.copy(self.on_disk(1) / "vocab.json", whole)
+        only = cluster("disks", "node3", "only_here")
+        only.mkdir()
+        self.target = cluster("disk", "only_here", "model")
+        result = self.merge("--json", "--report", self.target / "report.json")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("is not seen on node1, node2, node4: ranks there only read and send", result.err)
+        facts = json.loads(result.out)
+        self.assertEqual([rank["written_bytes"] for rank in facts["ranks"]], [0, 0, facts["bytes"], 0])
+        self.assertTrue(all(rank["read_bytes"] > 0 for rank in facts["ranks"]), facts["ranks"])
+        self.assertLess(facts["ranks"][2]["exchanged_bytes"], facts["bytes"])  # its own shard stays where it is
+        self.assertEqual([path.name for path in only.iterdir()], ["model"])
+        report = json.loads((only / "model" / "report.json").read_text())
+        (only / "model" / "report.json").unlink()
+        self.assertEqual(report["output_files"][0]["sha256"], hashlib.sha256((only / "model" / "model.safetensors").read_bytes()).hexdigest())
+        self.target = only / "model"
+        self.expect_same_as_one_rank(whole)
+        for number in (1, 2, 4):
+            self.assertEqual([path.name for path in cluster("disks", f"node{number}").iterdir()], ["run"])
+
+    def test_a_target_that_one_host_has_read_only_is_found_out_before_work(self):
+        self.put_rank_files()
+        shared = self.shared / "place"
+        shared.mkdir()
+        self.target = shared / "model"
+        slurmd = next(pid for pid, line in processes() if line[:3] == ["slurmd", "-N", "node3"])
+        on_node3 = ["nsenter", f"--mount=/proc/{slurmd}/ns/mnt"]
+        subprocess.run([*on_node3, "sh", "-c", f"mount --bind {shared} {shared} && mount -o remount,bind,ro {shared}"], check=True)
+        self.addCleanup(subprocess.run, [*on_node3, "umount", str(shared)], check=True)
+        result = self.merge()
+        self.expect_error(result, 5, str(shared), "node3")
+        self.assertEqual(list(shared.iterdir()), [])
 
 
 class Ends(ClusterTest):

@@ -1,6 +1,7 @@
 // The program: parse, run one command on all ranks, print one line if it failed, return one code.
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -29,7 +30,10 @@ namespace {
 
 Abilities abilities() {
   Abilities abilities;
-  for (const CheckpointFormat* format : checkpoint_formats()) abilities.formats.emplace_back(format->name());
+  for (const CheckpointFormat* format : checkpoint_formats()) {
+    if (std::find(abilities.formats.begin(), abilities.formats.end(), format->backend()) == abilities.formats.end())
+      abilities.formats.emplace_back(format->backend());
+  }
   for (const OutputFormat* output : output_formats()) abilities.outputs.emplace_back(output->name());
   return abilities;
 }
@@ -63,7 +67,9 @@ std::optional<std::string> plain_answer(const CommandLine& line) {
   if (line.command == Command::help) return line.help;
   if (line.command != Command::families) return std::nullopt;
   std::string text;
-  for (const std::string& name : family_names()) text += name + "\n";
+  const std::vector<std::string> from_megatron = megatron_family_names();
+  for (const std::string& name : family_names())
+    text += name + (std::find(from_megatron.begin(), from_megatron.end(), name) != from_megatron.end() ? "  megatron\n" : "\n");
   return text;
 }
 

@@ -20,12 +20,20 @@
 namespace unshard {
 namespace {
 
+void add_fact(Facts& facts, const std::string& name, std::uint64_t value) {
+  const auto [place, is_new] = facts.emplace(name, value);
+  if (is_new || place->second == value) return;
+  throw Error(ErrorCode::bad_input, "the checkpoint: its files disagree about " + name + ": " + std::to_string(place->second) + " and " +
+                                        std::to_string(value) + "; give the files of one checkpoint");
+}
+
 /// What the files of one rank hold.
 struct OwnFiles {
   std::vector<SeenTensor> tensors;     ///< in order of first sighting
   std::vector<PackedRecords> records;  ///< of each tensor
   std::vector<ObjectNote> objects;
   std::vector<FileFinding> findings;
+  Facts facts;
 };
 
 class HeaderReader {
@@ -36,9 +44,42 @@ class HeaderReader {
   void read(FileId file) {
     const auto failure = attempt([&] {
       const auto open_file = files_.get(file);
-      add(file, format_.read_headers(source_, file, *open_file));
+      ShardContents contents = format_.read_headers(source_, file, *open_file);
+      if (format_.needs_all_files()) {
+        waiting_.emplace_back(file, std::move(contents));
+      } else {
+        add(file, std::move(contents));
+      }
     });
     if (failure) own.findings.push_back({file, true, finding_of(*failure, source_.files[file])});
+  }
+
+  /// What the waiting files say about themselves.
+  [[nodiscard]] Bytes about() const {
+    WireWriter out;
+    for (const auto& [file, contents] : waiting_) {
+      out.number(file);
+      out.bytes(contents.about);
+    }
+    return out.take();
+  }
+
+  /// `all`: what the files of each rank say.
+  void place(const std::vector<Bytes>& all) {
+    std::vector<std::vector<std::byte>> about(source_.files.size());
+    for (const Bytes& bytes : all) {
+      for (WireReader in(bytes); !in.at_end();) {
+        const std::uint64_t file = in.number_up_to(about.size() - 1);
+        const auto text = in.bytes();
+        about[file].assign(text.begin(), text.end());
+      }
+    }
+    format_.place(source_, about, waiting_);
+    for (auto& [file, contents] : waiting_) {
+      const auto failure = attempt([&, file = file, &contents = contents] { add(file, std::move(contents)); });
+      if (failure) own.findings.push_back({file, true, finding_of(*failure, source_.files[file])});
+    }
+    waiting_.clear();
   }
 
   OwnFiles own;
@@ -66,6 +107,7 @@ class HeaderReader {
       own.objects.push_back(std::move(note));
     }
     for (Finding& finding : contents.findings) own.findings.push_back({file, false, std::move(finding)});
+    for (const auto& [name, value] : contents.facts) add_fact(own.facts, name, value);
   }
 
   std::size_t index_of(const Piece& piece, FileId file, std::size_t position, std::size_t expected) {
@@ -98,18 +140,37 @@ class HeaderReader {
   FileCache& files_;
   const CheckpointFormat& format_;
   std::unordered_map<std::string, std::size_t> places_;
+  std::vector<std::pair<FileId, ShardContents>> waiting_;
 };
 
-OwnFiles read_own_files(const Comm& comm, FileCache& files, const Source& source) {
+void read_own_files(const Comm& comm, FileCache& files, const Source& source, HeaderReader& reader) {
   const std::vector<int> owners = file_owners(comm, source);
-  HeaderReader reader(source, files);
   for (std::size_t file = 0; file < owners.size(); ++file) {
     if (owners[file] != comm.rank()) continue;
     stop_if_signalled(files.limits());
     reader.read(static_cast<FileId>(file));
   }
   stop_if_signalled(files.limits());  // of a rank that had no files
-  return std::move(reader.own);
+}
+
+/// Collective. What all ranks' files state.
+Facts unite_facts(Comm& comm, const Facts& mine) {
+  WireWriter out;
+  for (const auto& [name, value] : mine) {
+    out.text(name);
+    out.number(value);
+  }
+  const std::vector<Bytes> all = comm.gather_all(out.take());
+  return collectively(comm, "catalog", [&] {
+    Facts facts;
+    for (const Bytes& bytes : all) {
+      for (WireReader in(bytes); !in.at_end();) {
+        const std::string name = in.text();
+        add_fact(facts, name, in.number());
+      }
+    }
+    return facts;
+  });
 }
 
 bool has_errors(const std::vector<Finding>& findings) {
@@ -124,8 +185,15 @@ int home_of(TensorId id, std::size_t tensor_count, int ranks) {
 }
 
 Catalog read_catalog(Comm& comm, FileCache& files, const Source& source) {
-  OwnFiles own = collectively(comm, "catalog", [&] { return read_own_files(comm, files, source); });
+  HeaderReader reader(source, files);
+  collectively(comm, "catalog", [&] { read_own_files(comm, files, source, reader); });
+  if (format_named(source.format).needs_all_files()) {
+    const std::vector<Bytes> about = comm.gather_all(reader.about());
+    collectively(comm, "catalog", [&] { reader.place(about); });
+  }
+  OwnFiles own = std::move(reader.own);
   Catalog catalog;
+  catalog.facts = unite_facts(comm, own.facts);
   UnitedTable table = unite_tables(comm, source, own.tensors);
   catalog.tensors = std::move(table.rows);
   catalog.findings = unite_findings(comm, source, own.findings);

@@ -68,6 +68,19 @@ std::string placements(const CheckReport& report) {
   return "stored as: " + joined(parts);
 }
 
+/// "parallel sizes: pipeline 2, tensor 2"; "" when the checkpoint states none.
+std::string parallel_sizes(const Facts& facts) {
+  constexpr std::string_view ending = "_parallel";
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : facts) {
+    if (!name.ends_with(ending)) continue;
+    std::string words = name.substr(0, name.size() - ending.size());
+    std::ranges::replace(words, '_', ' ');
+    parts.push_back(words + " " + std::to_string(value));
+  }
+  return parts.empty() ? "" : "parallel sizes: " + joined(parts);
+}
+
 std::string line_of(const LoraSummary& lora) {
   return "LoRA: " + std::to_string(lora.tensors) + " tensors" + (lora.ranks.empty() ? "" : ", rank " + as_ranges(lora.ranks)) +
          (lora.targets.empty() ? "" : ", targets " + name_list(lora.targets, 20)) + "; alpha is not in the tensors";
@@ -167,6 +180,7 @@ std::uint64_t total_bytes(const Catalog& catalog) {
 
 std::vector<std::string> to_lines(const CheckReport& report) {
   std::vector<std::string> lines{what_it_is(report)};
+  if (const std::string sizes = parallel_sizes(report.catalog.facts); !sizes.empty()) lines.push_back(sizes);
   if (!report.stored.empty()) lines.push_back(placements(report));
   if (const LoraSummary lora = lora_summary(report.catalog.tensors); lora.tensors > 0) lines.push_back(line_of(lora));
   std::vector<std::string> objects, findings;
@@ -192,6 +206,7 @@ std::string to_json(const CheckReport& report) {
             {"bytes", all.bytes},
             {"dtypes", dtypes_json(report.catalog)},
             {"stored_as", by_placement(report)},
+            {"facts", report.catalog.facts},
             {"lora", lora_json(lora_summary(report.catalog.tensors))},
             {"objects", objects_json(report)},
             {"findings", findings_json(report.findings)}};

@@ -16,12 +16,12 @@ constexpr std::uint64_t most_expected = 8'000'000;
 class Expansion {
  public:
   Expansion(const MapContext& context, const TensorSpec& spec, std::string_view prefix, std::vector<Expected>& out)
-      : context_(context), spec_(spec), prefix_(prefix), out_(out) {
+      : context_(context), spec_(spec), prefix_(prefix), out_(out), computed_(computed_variables(spec.name, spec.name.text())) {
+    for (const std::string& variable : spec.name.variables()) add_variable(variable);
     const auto uses_variable = [&](const Expression& expression) {
       const std::vector<std::string> names = expression.names();
       return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-        const auto& variables = spec.name.variables();
-        return std::find(variables.begin(), variables.end(), name) != variables.end();
+        return std::find(variables_.begin(), variables_.end(), name) != variables_.end();
       });
     };
     shape_varies_ = spec.shape && std::any_of(spec.shape->begin(), spec.shape->end(), uses_variable);
@@ -34,8 +34,19 @@ class Expansion {
   }
 
  private:
+  /// A variable of the name, or those in a computed one that have a range.
+  void add_variable(const std::string& variable) {
+    if (!is_computed(variable)) return variables_.push_back(variable);
+    for (const auto& [name, expression] : computed_) {
+      if (name != variable) continue;
+      for (const std::string& inner : expression.names()) {
+        if (context_.family.ranges.contains(inner)) variables_.push_back(inner);
+      }
+    }
+  }
+
   void walk(std::size_t depth, Captures& captures) {
-    const auto& variables = spec_.name.variables();
+    const std::vector<std::string>& variables = variables_;
     if (depth == variables.size()) return emit(captures);
     const auto range = context_.family.ranges.find(variables[depth]);
     const auto count = range == context_.family.ranges.end() ? std::nullopt : range->second.value(*context_.names(captures));
@@ -59,12 +70,13 @@ class Expansion {
   }
 
   void emit(const Captures& captures) {
-    if (spec_.name.variables().size() < 2 && !exists(captures)) return;
+    if (variables_.size() < 2 && !exists(captures)) return;
     if (out_.size() >= most_expected) {
       throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": implies more than " + std::to_string(most_expected) +
                                             " tensors; correct it");
     }
-    std::string name = spec_.name.fill(captures);
+    std::string name = computed_.empty() ? spec_.name.fill(captures)
+                                         : spec_.name.fill(with_computed(computed_, captures, *context_.names(captures), spec_.name.text()));
     if (name.rfind(prefix_, 0) == 0) name.erase(0, prefix_.size());
     out_.push_back({std::move(name), &spec_, shape_varies_ ? shape_of(captures) : shape_});
   }
@@ -84,6 +96,8 @@ class Expansion {
   const TensorSpec& spec_;
   std::string_view prefix_;
   std::vector<Expected>& out_;
+  std::vector<std::pair<std::string, Expression>> computed_;
+  std::vector<std::string> variables_;
   bool shape_varies_ = false;
   std::optional<Shape> shape_;
 };

@@ -86,10 +86,22 @@ std::string contents(const Tree& tree, const std::string& root) {
   return std::to_string(names.size()) + (names.size() == 1 ? " entry" : " entries") + " (" + name_list(names) + ")";
 }
 
+/// The formats of --backend `backend`.
+std::vector<const CheckpointFormat*> formats_of(std::string_view backend) {
+  std::vector<const CheckpointFormat*> formats;
+  for (const CheckpointFormat* format : checkpoint_formats()) {
+    if (format->backend() == backend) formats.push_back(format);
+  }
+  if (formats.empty()) formats.push_back(&format_named(backend));  // throws, naming those that there are
+  return formats;
+}
+
 std::string wanted(std::string_view backend) {
-  if (backend != "auto") return std::string(format_named(backend).description());
+  if (backend != "auto") return std::string(formats_of(backend).front()->description());
   std::vector<std::string> known;
-  for (const CheckpointFormat* format : checkpoint_formats()) known.emplace_back(format->name());
+  for (const CheckpointFormat* format : checkpoint_formats()) {
+    if (std::find(known.begin(), known.end(), format->backend()) == known.end()) known.emplace_back(format->backend());
+  }
   return "checkpoint of a known format (" + name_list(known) + ")";
 }
 
@@ -119,7 +131,7 @@ std::vector<Candidate> one_checkpoint(const Tree& tree, std::string_view backend
   if (backend == "auto") {
     formats.assign(checkpoint_formats().begin(), checkpoint_formats().end());
   } else {
-    formats.push_back(&format_named(backend));
+    formats = formats_of(backend);
   }
   std::vector<Candidate> parts, others;
   std::set<std::string> places;

@@ -1,6 +1,7 @@
 // Mapping, step by step (mapping_steps.h).
 #include <algorithm>
 
+#include "families/half_translated.h"
 #include "mapping_steps.h"
 #include "unshard/error.h"
 
@@ -38,7 +39,35 @@ void note_family(const MapContext& context, Mapping& mapping) {
                           ": names pass through, shapes are not checked against config.json");
 }
 
+/// The names must be translated, so the model type must be known.
+void require_megatron_rules(const MapContext& context) {
+  if (!context.family.megatron.empty()) return;
+  const std::string type = context.options.model_type.empty() ? context.config.model_type() : context.options.model_type;
+  throw Error(ErrorCode::unsupported,
+              (context.options.model_type.empty() ? printable(context.config.path(), 4096) + ": model_type " : "--model-type ") +
+                  (type.empty() ? "is missing" : "'" + printable(type) + "'") + ": no rules for Megatron's names of such a model; known are " +
+                  name_list(megatron_family_names(), 200) +
+                  "; docs/families.md says how to add one, or give rules with --custom-mapping");
+}
+
+/// Megatron may store a norm's weight minus 1, and so may the published model.
+void require_known_norms(const MapContext& context) {
+  const auto stored = context.options.facts.find("zero_centred_norms");
+  if (stored == context.options.facts.end() || (stored->second == 1) == context.family.zero_centred_norms) return;
+  throw Error(ErrorCode::unsupported,
+              std::string("args.apply_layernorm_1p is ") + (stored->second == 1 ? "set" : "not set") + ", but a " + context.family.name +
+                  " model is published with norms " + (context.family.zero_centred_norms ? "minus 1" : "as they are") +
+                  "; this version does not add or subtract 1");
+}
+
 }  // namespace
+
+NameHelp name_help(const ModelConfig& config, const MapOptions& options) {
+  if (options.names_are_published) return {};
+  const std::vector<TensorRow> no_tensors;
+  const MapContext context = make_context(no_tensors, config, options);
+  return {context.renames, context.family.placements};
+}
 
 MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options) {
   MapContext context{table, config, options, family_of(options.model_type.empty() ? config.model_type() : options.model_type, config),
@@ -49,6 +78,14 @@ MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& 
     } else {
       add_custom_rules(context.family, options.custom_mapping, options.custom_mapping_path);
     }
+  }
+  if (!options.names_are_published) {
+    for (const auto& [name, value] : options.facts) context.family.sizes.insert_or_assign(name, Expression::parse(std::to_string(value), "facts"));
+    context.family.sizes.insert_or_assign("from_megatron", Expression::parse("1", "facts"));
+    if (options.is_value_model) context.family.sizes.insert_or_assign("is_value_model", Expression::parse("1", "facts"));
+    require_megatron_rules(context);
+    require_known_norms(context);
+    if (!context.renames.empty()) add_half_translated(context.family);
   }
   if (options.like) {
     for (const TensorRow& row : options.like->tensors) context.like.emplace(row.name, &row);

@@ -199,8 +199,11 @@ std::string merge(const Session& session, const MergeOptions& options) {
                    (session.comm.size() == 1 ? "" : "s"));
 
   FileCache files(session.files, input.source, limits);
-  const MapOptions map_options = complete_map_options(session, options);
+  MapOptions map_options = complete_map_options(session, options);
+  map_options.names_are_published = input.source.names_are_published;
+  input.source.names = collectively(session.comm, "map", [&] { return name_help(config.config, map_options); });
   Catalog catalog = read_input(session, files, input, options);
+  take_names_and_facts(map_options, input.source, catalog);
   times.enter("map");
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
   for (const std::string& note : mapping.notes) session.log.line(note);

@@ -1,9 +1,12 @@
 // Family rules at work: each stored tensor becomes one or several targets under published names, or pieces of one.
 #include <algorithm>
+#include <charconv>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
 #include "mapping_steps.h"
+#include "names.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -32,7 +35,8 @@ class Publisher {
   /// False when names must be translated and nothing translates this one.
   bool publish(const NamedTensor& tensor, Published& published) {
     const Scope scope = [this](const Captures& captures) { return context_.names(captures); };
-    for (const Rule& rule : context_.family.rules) {
+    const bool translate = !context_.options.names_are_published && origin_ == 0;
+    for (const Rule& rule : translate ? context_.family.megatron : context_.family.rules) {
       if (rule.only_for_like) continue;
       if (rule.whole_is_stored) {
         auto pieces = split_whole(rule, tensor.name, row(tensor.id).shape, scope);
@@ -126,6 +130,50 @@ void Published::remove_if(const std::vector<bool>& unwanted) {
   *this = std::move(kept);
 }
 
+namespace {
+
+std::uint64_t number_of(const std::string& digits) {
+  std::uint64_t value = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value);  // a text that is no number stays 0
+  return value;
+}
+
+/// The order in which transformers would save translated tensors: that of the family's table, layer by layer.
+Published in_model_order(const MapContext& context, Published published) {
+  struct Place {
+    std::size_t group = 1;  ///< before, in and behind the layers
+    std::uint64_t layer = 0;
+    std::size_t line = 0;
+    std::size_t target = 0;
+  };
+  const std::vector<TensorSpec>& lines = context.family.tensors;
+  const auto layered = [](const TensorSpec& spec) { return !spec.name.variables().empty(); };
+  const auto first = static_cast<std::size_t>(std::find_if(lines.begin(), lines.end(), layered) - lines.begin());
+  std::vector<Place> places;
+  for (std::size_t i = 0; i < published.targets.size(); ++i) {
+    Place place{2, 0, lines.size(), i};
+    for (std::size_t line = 0; line < lines.size(); ++line) {
+      const auto captures = lines[line].name.match(published.targets[i].name);
+      if (!captures) continue;
+      place = {line < first ? std::size_t{0} : layered(lines[line]) ? std::size_t{1} : std::size_t{2}, 0, line, i};
+      if (!captures->empty()) place.layer = number_of(captures->front().second);
+      break;
+    }
+    places.push_back(place);
+  }
+  std::stable_sort(places.begin(), places.end(), [&](const Place& a, const Place& b) {
+    if (context.family.sorted) return natural_less(published.targets[a.target].name, published.targets[b.target].name);
+    if (std::tie(a.group, a.layer, a.line) != std::tie(b.group, b.layer, b.line))
+      return std::tie(a.group, a.layer, a.line) < std::tie(b.group, b.layer, b.line);
+    return natural_less(published.targets[a.target].name, published.targets[b.target].name);
+  });
+  Published ordered;
+  for (const Place& place : places) ordered.add(std::move(published.targets[place.target]), published.filled[place.target]);
+  return ordered;
+}
+
+}  // namespace
+
 Published publish_names(const MapContext& context, const NamedTensors& named) {
   Published published;
   std::vector<std::string> unmapped;
@@ -134,6 +182,7 @@ Published publish_names(const MapContext& context, const NamedTensors& named) {
     throw Error(ErrorCode::bad_input, name_list(unmapped) + ": no rule of the family '" + printable(context.family.name) +
                                           "' maps this; name it with --custom-mapping or leave it out with --drop");
   }
+  if (!context.options.names_are_published) published = in_model_order(context, std::move(published));
   Publisher(context, named.tensors, 1).run(published, unmapped);
   return published;
 }

@@ -58,25 +58,28 @@ struct Question {
   std::vector<PieceJob> jobs;
 };
 
-Question ask(const Catalog& catalog, const std::vector<Chunk>& a, const std::vector<Chunk>& b, TensorId id_a, TensorId id_b, DType dtype) {
+Question ask(const Catalog& catalog, const std::vector<Chunk>& a, const std::vector<Chunk>& b, TensorId id_a, TensorId id_b,
+             const Shape& shape, DType dtype) {
   const DType type_a = catalog.tensors[id_a].dtype, type_b = catalog.tensors[id_b].dtype;
   const auto type_after = [&](DType type) { return info(type).castable && info(dtype).castable ? dtype : type; };
   const DType to_a = type_after(type_a), to_b = type_after(type_b);
   Question question;
-  if (catalog.tensors[id_a].shape != catalog.tensors[id_b].shape || to_a != to_b) question.verdict = false;
+  const Box asked = whole(shape);
+  if (!inside(asked, catalog.tensors[id_a].shape) || !inside(asked, catalog.tensors[id_b].shape) || to_a != to_b) question.verdict = false;
   if (question.verdict) return question;
   const bool moved_only = type_a == to_a && type_b == to_b;  // no cast that could make different bits equal
   bool different = false;
-  for_each_pair(a, b, [&](const Chunk& x, const Chunk& y, const Box& box) {
-    if (different) return;
+  for_each_pair(a, b, [&](const Chunk& x, const Chunk& y, const Box& common) {
+    const auto box = intersect(common, asked);
+    if (different || !box) return;
     if (type_a == type_b && x.box == y.box) {
       if (aliased(x, y)) return;
       if (x.has_crc && y.has_crc && same_geometry(x, y)) {
         if (x.record_crc == y.record_crc) return;
-        different = moved_only && is_whole_record(x, type_a);
+        different = moved_only && *box == x.box && is_whole_record(x, type_a);
       }
     }
-    const Chunk part_x = clipped(x, box, type_a), part_y = clipped(y, box, type_b);
+    const Chunk part_x = clipped(x, *box, type_a), part_y = clipped(y, *box, type_b);
     different = different || !is_readable(part_x, type_a) || !is_readable(part_y, type_b);
     question.jobs.push_back({PieceJob::Kind::elements, part_x, type_a, to_a});
     question.jobs.push_back({PieceJob::Kind::elements, part_y, type_b, to_b});
@@ -98,7 +101,7 @@ bool all_equal(const std::vector<PieceDigest>& results) {
 
 }  // namespace
 
-bool same_bits(Comm& comm, FileCache& files, const Catalog& catalog, TensorId a, TensorId b, DType dtype) {
+bool same_bits(Comm& comm, FileCache& files, const Catalog& catalog, TensorId a, TensorId b, const Shape& shape, DType dtype) {
   const int judge = home_of(a, catalog.tensors.size(), comm.size());
   const auto mine = collectively(comm, "compare", [&] { return encode_chunks(catalog, b); });
   const std::vector<Bytes> sent = comm.gather(mine, judge);
@@ -106,7 +109,7 @@ bool same_bits(Comm& comm, FileCache& files, const Catalog& catalog, TensorId a,
     if (comm.rank() != judge) return Question{};
     const int other = home_of(b, catalog.tensors.size(), comm.size());
     const auto chunks_a = decode_chunks(encode_chunks(catalog, a), catalog, a);
-    return ask(catalog, chunks_a, decode_chunks(sent[static_cast<std::size_t>(other)], catalog, b), a, b, dtype);
+    return ask(catalog, chunks_a, decode_chunks(sent[static_cast<std::size_t>(other)], catalog, b), a, b, shape, dtype);
   });
   const auto results = digest_pieces(comm, files, files.source(), question.jobs);
   const bool equal = collectively(comm, "compare", [&] { return question.verdict.value_or(true) && all_equal(results); });

@@ -25,9 +25,14 @@ Catalog read_proven_catalog(const Session& session, const std::string& what, Fil
   return catalog;
 }
 
+void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog) {
+  options.names_are_published = source.names_are_published;
+  options.facts = catalog.facts;
+}
+
 TieAnswer settle_tie(const Session& session, FileCache& files, const Catalog& catalog, const std::optional<TieQuestion>& question) {
   if (!question) return TieAnswer::not_asked;
-  const bool same = same_bits(session.comm, files, catalog, question->embedding, question->head, question->dtype);
+  const bool same = same_bits(session.comm, files, catalog, question->embedding, question->head, question->shape, question->dtype);
   return same ? TieAnswer::equal : TieAnswer::different;
 }
 

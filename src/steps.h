@@ -18,6 +18,9 @@ namespace unshard {
 /// names the step or the side in it.
 [[nodiscard]] Catalog read_proven_catalog(const Session& session, const std::string& what, FileCache& files, const Source& source);
 
+/// Local, pure. What mapping must know of the checkpoint: whose names its tensors have, and what it states about itself.
+void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog);
+
 /// Collective. Whether two stored tensors that config.json ties hold the same bits.
 [[nodiscard]] TieAnswer settle_tie(const Session& session, FileCache& files, const Catalog& catalog,
                                    const std::optional<TieQuestion>& question);

@@ -58,6 +58,9 @@ class Cleaner {
       return leave_out(row, "buffer that transformers makes itself");
     }
     if (!context_.renames.empty() && row.origin == 0) clean = with_parts_replaced(clean, context_.renames);
+    if (!context_.options.names_are_published && row.origin == 0) {
+      clean = megatron_name(context_.family, [&](const Captures& captures) { return context_.names(captures); }, std::move(clean));
+    }
     named_.tensors.push_back({id, std::move(clean)});
   }
 

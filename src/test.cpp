@@ -65,7 +65,9 @@ std::unique_ptr<Model> published_model(const Session& session, const std::string
 std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptions& options, const WorkLimits& limits) {
   auto model = read_model(session, "merged", options.input.backend, options.input.local_dirs, limits);
   model->config = find_config(session, model->input.source, options.hf_config).config;
-  Mapping mapping = make_mapping(session, *model->files, model->catalog, *model->config, options.map);
+  MapOptions map = options.map;
+  take_names_and_facts(map, model->input.source, model->catalog);
+  Mapping mapping = make_mapping(session, *model->files, model->catalog, *model->config, map);
   for (const std::string& note : mapping.notes) session.log.detail(note);
   model->targets = std::move(mapping.targets);
   return model;
@@ -77,6 +79,7 @@ std::string tied_head(const Session& session, const Model& model, const Model& o
   const std::optional<ModelConfig>& config = model.config ? model.config : other.config;
   if (!config) return "";
   MapOptions options;
+  take_names_and_facts(options, model.input.source, model.catalog);
   options.dtype.kind = DTypeChoice::Kind::keep;
   const auto question = collectively(session.comm, "map", [&] { return tie_question(model.catalog.tensors, *config, options); });
   return settle_tie(session, *model.files, model.catalog, question) == TieAnswer::equal ? model.catalog.tensors[question->head].name : "";

@@ -7,11 +7,12 @@
 namespace unshard {
 namespace {
 
-/// The stored tensor that the target is a plain copy of.
+/// The stored tensor whose first elements the target is: all of it, or without the rows that pad a vocabulary.
 std::optional<TensorId> copied_tensor(const MapContext& context, const Target& target) {
   if (target.terms.size() != 1) return std::nullopt;
   const TensorId source = target.terms.front().source;
-  if (!(context.table[source].shape == target.shape) || !(target.terms.front() == copy_of(source, target.shape))) return std::nullopt;
+  const bool same_rank = context.table[source].shape.size() == target.shape.size();
+  if (!same_rank || !(target.terms.front() == copy_of(source, target.shape))) return std::nullopt;
   return source;
 }
 
@@ -77,7 +78,7 @@ std::optional<TieQuestion> tie_question(const std::vector<TensorRow>& table, con
   const Published published = publish_names(context, clean_names(context));
   const Tie tie = find_tie(context, published);
   if (!needs_comparison(context, tie) || published.filled[published.by_name.at(tie.head->name)]) return std::nullopt;
-  return TieQuestion{*copied_tensor(context, *tie.embedding), *copied_tensor(context, *tie.head),
+  return TieQuestion{*copied_tensor(context, *tie.embedding), *copied_tensor(context, *tie.head), tie.embedding->shape,
                      dtype_for(context, tie.embedding->name, tie.embedding->dtype)};
 }
 

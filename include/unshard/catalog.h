@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -49,9 +50,14 @@ struct ObjectNote {
   std::string what;  ///< e.g. "posix.system call", "argparse.Namespace"
 };
 
+/// Numbers that a checkpoint states about itself, by name: parallel sizes, what rules need to know ("glu_pieces").
+using Facts = std::map<std::string, std::uint64_t>;
+
 /// The headers of one file.
 struct ShardContents {
   std::vector<Piece> pieces;  ///< in stored order
+  std::vector<std::byte> about;  ///< what the format must know of this file to place the pieces of the others (CheckpointFormat::place)
+  Facts facts;                   ///< the same in every file that states them
   std::vector<ObjectNote> objects;
   std::vector<Finding> findings;  ///< what the file lacks or has too much of against the rest of the checkpoint; read_catalog hands them on
 };
@@ -69,6 +75,7 @@ struct Catalog {
   std::vector<Chunk> chunks;        ///< of the tensors at home here; sorted by tensor, then box offset; after prove_coverage without copies
   std::vector<ObjectNote> objects;  ///< the same on every rank
   std::vector<Finding> findings;    ///< the same on every rank
+  Facts facts;                      ///< the same on every rank
 };
 
 /// Local, pure. The rank where the chunk records of tensor `id` live: blocks of neighbouring tensors, balanced in count.
@@ -89,9 +96,9 @@ struct CoverageOptions {
 };
 void prove_coverage(Comm& comm, FileCache& files, const Source& source, Catalog& catalog, const CoverageOptions& options);
 
-/// Collective. Whether two tensors of one shape hold the same bits after a cast to `dtype`: from aliasing and CRCs where that decides,
-/// else by reading both. The same answer on every rank.
-[[nodiscard]] bool same_bits(Comm& comm, FileCache& files, const Catalog& catalog, TensorId a, TensorId b, DType dtype);
+/// Collective. Whether the first elements of two tensors (`shape`, from offset 0) hold the same bits after a cast to `dtype`: from aliasing
+/// and CRCs where that decides, else by reading both. The same answer on every rank.
+[[nodiscard]] bool same_bits(Comm& comm, FileCache& files, const Catalog& catalog, TensorId a, TensorId b, const Shape& shape, DType dtype);
 
 /// Collective. Appends the tensors of `other` (with its files, renumbered) as rows of origin 1.
 void append_catalog(Comm& comm, Source& source, Catalog& catalog, const Source& other_source, const Catalog& other);

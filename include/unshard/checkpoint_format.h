@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "unshard/catalog.h"
@@ -16,7 +17,8 @@ namespace unshard {
 class CheckpointFormat {
  public:
   virtual ~CheckpointFormat() = default;
-  [[nodiscard]] virtual std::string_view name() const = 0;         ///< of --backend: "fsdp"
+  [[nodiscard]] virtual std::string_view name() const = 0;         ///< "fsdp"
+  [[nodiscard]] virtual std::string_view backend() const { return name(); }  ///< of --backend; formats of one trainer share it
   [[nodiscard]] virtual std::string_view description() const = 0;  ///< one line
   /// Local, pure. Whether `folder` itself (not a folder below it) holds files of this format, by names and sizes only.
   [[nodiscard]] virtual bool recognises(const Tree& tree, const std::string& folder) const = 0;
@@ -25,6 +27,11 @@ class CheckpointFormat {
   [[nodiscard]] virtual Source describe(const Tree& tree, const std::vector<std::string>& folders) const = 0;
   /// Local. The headers of one file; no tensor data. Throws Error whose text starts with the file's label.
   [[nodiscard]] virtual ShardContents read_headers(const Source& source, FileId file, File& open_file) const = 0;
+  /// Whether the files explain each other: then `place` is called with those that a rank has read, and with what all say of themselves.
+  [[nodiscard]] virtual bool needs_all_files() const { return false; }
+  /// Local, pure. `about`: ShardContents::about by file; empty for one that can't be read. Makes global names and boxes of the pieces.
+  virtual void place(const Source& /*source*/, const std::vector<std::vector<std::byte>>& /*about*/,
+                     std::vector<std::pair<FileId, ShardContents>>& /*files*/) const {}
 };
 
 /// The table of formats. Local.

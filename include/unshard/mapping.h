@@ -76,12 +76,14 @@ struct MapOptions {
   std::vector<std::string> allow_missing, drop;  ///< globs
   std::optional<LikeFolder> like;
   bool names_are_published = true;  ///< unknown names pass through (FSDP, DCP, HF); false where every name needs a rule (Megatron)
+  Facts facts;  ///< numbers that the checkpoint states about itself, by the names that rules have for them
 };
 
 /// Two stored tensors that config.json or a flag says are tied; whether they are equal decides what is written.
 struct TieQuestion {
   TensorId embedding = 0;
   TensorId head = 0;
+  Shape shape;               ///< of what is compared, from offset 0: without the padding of a vocabulary
   DType dtype = DType::f32;  ///< compared after the cast to this
 };
 enum class TieAnswer : std::uint8_t { not_asked, equal, different };
@@ -94,6 +96,10 @@ struct Mapping {
   std::vector<std::string> warnings;  ///< lines that must not be missed
   std::vector<std::string> filled;    ///< targets that come from --fill-missing-from
 };
+
+/// Local, pure. What the user and the model's family say of Megatron's names, for the format that must place such tensors. Throws as
+/// map_tensors.
+[[nodiscard]] NameHelp name_help(const ModelConfig& config, const MapOptions& options);
 
 /// Local, pure. The tie that must be settled before mapping, if any.
 [[nodiscard]] std::optional<TieQuestion> tie_question(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options);
@@ -114,5 +120,7 @@ struct Mapping {
 
 /// Local. The model types with rules, sorted (`inspect --families`, `--version`).
 [[nodiscard]] std::vector<std::string> family_names();
+/// Local. Those of them that have rules for Megatron's names too.
+[[nodiscard]] std::vector<std::string> megatron_family_names();
 
 }  // namespace unshard

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "unshard/comm.h"
@@ -72,6 +73,12 @@ struct IndexEntry {
   std::uint32_t file = 0;  ///< position in Source::files
 };
 
+/// What a format must know of names that only the user or the model's family explains, to place the pieces of those tensors.
+struct NameHelp {
+  std::vector<std::pair<std::string, std::string>> renames;     ///< parts of stored names and what replaces them (plain --custom-mapping)
+  std::vector<std::pair<std::string, std::string>> placements;  ///< pattern of a name, and how ranks share such a tensor (docs/families.md)
+};
+
 /// The files of one checkpoint in one format.
 struct Source {
   std::string format;                         ///< name of a row of the format table: "fsdp"
@@ -83,6 +90,8 @@ struct Source {
   std::string index_label;                    ///< the index that names the tensors' files; "": none
   std::vector<IndexEntry> index;              ///< sorted by name; only tensors whose file is there
   std::optional<std::uint64_t> stated_bytes;  ///< what the index says all tensors take together
+  bool names_are_published = true;            ///< false: the tensors have Megatron's names, which rules translate
+  NameHelp names;                             ///< what the user and the model's family say of such names
 };
 
 }  // namespace unshard

@@ -98,7 +98,7 @@ class Loader {
     const std::string where = label(name);
     require_keys(json,
                  {"about", "model_types", "like", "without", "text", "sizes", "ranges", "tensors", "rules", "keep_dtype", "leave_out",
-                  "known", "ties", "tied_by_default", "base_prefix", "sorted"},
+                  "known", "ties", "tied_by_default", "base_prefix", "sorted", "megatron", "megatron_names", "placements", "zero_centred_norms"},
                  where);
     if (++depth_ > most_ancestors) refuse(where, "is like itself");
     Family family;
@@ -112,6 +112,7 @@ class Loader {
     add_tensors(family, json, where);
     if (json.contains("rules")) prepend(family.rules, parse_rules(json.at("rules"), where));
     add_lists(family, json, where);
+    add_megatron(family, json, where);
     family.sorted = flag_at(json, "sorted", where) ||
                     std::any_of(family.rules.begin(), family.rules.end(), [](const Rule& rule) { return !rule.only_for_like; });
     --depth_;
@@ -146,6 +147,28 @@ class Loader {
     }
   }
 
+  static void add_megatron(Family& family, const Json& json, const std::string& where) {
+    if (json.contains("zero_centred_norms")) family.zero_centred_norms = flag_at(json, "zero_centred_norms", where);
+    if (json.contains("megatron")) prepend(family.megatron, parse_rules(json.at("megatron"), where + ": megatron"));
+    if (json.contains("placements")) prepend(family.placements, pairs_of(json.at("placements"), where));
+    if (!json.contains("megatron_names")) return;
+    std::vector<OtherName> names;
+    for (const auto& [from, to] : pairs_of(json.at("megatron_names"), where)) {
+      names.push_back({NamePattern::parse(from, where), NamePattern::parse(to, where), {}});
+      names.back().computed = computed_variables(names.back().to, where);
+    }
+    prepend(family.megatron_names, std::move(names));
+  }
+
+  /// The published name of a language model's tensor inside a multimodal model.
+  using RenamedText = std::vector<std::pair<NamePattern, NamePattern>>;
+  static std::optional<NamePattern> renamed(const RenamedText& names, const NamePattern& name, const std::string& where) {
+    for (const auto& [from, to] : names) {
+      if (const auto captures = from.match(name.text())) return NamePattern::parse(to.fill(*captures), where);
+    }
+    return std::nullopt;
+  }
+
   /// The tensors of the language model inside a multimodal one, under the names that they have there.
   void add_language_model(Family& family, const Json& json, const std::string& where) {
     require_keys(json, {"family", "names", "without"}, where);
@@ -159,16 +182,24 @@ class Loader {
       text = load(name);
     }
     erase_tensors(text.tensors, texts_at(json, "without", where));
+    RenamedText names;
+    for (const auto& [from, to] : pairs_of(json.at("names"), where))
+      names.emplace_back(NamePattern::parse(from, where), NamePattern::parse(to, where));
     for (const TensorSpec& spec : text.tensors) {
-      for (const auto& [from, to] : pairs_of(json.at("names"), where)) {
-        const auto captures = NamePattern::parse(from, where).match(spec.name.text());
-        if (!captures) continue;
-        TensorSpec renamed = spec;
-        renamed.name = NamePattern::parse(NamePattern::parse(to, where).fill(*captures), where);
-        family.tensors.push_back(std::move(renamed));
-        break;
+      if (auto here = renamed(names, spec.name, where)) {
+        family.tensors.push_back(spec);
+        family.tensors.back().name = std::move(*here);
       }
     }
+    for (Rule& rule : text.megatron) {
+      for (RulePiece& piece : rule.pieces) {
+        if (auto here = renamed(names, piece.name, where)) piece.name = std::move(*here);
+      }
+    }
+    prepend(family.megatron, std::move(text.megatron));
+    prepend(family.megatron_names, std::move(text.megatron_names));
+    prepend(family.placements, std::move(text.placements));
+    family.zero_centred_norms = text.zero_centred_norms;
     family.sizes.insert(text.sizes.begin(), text.sizes.end());
     family.ranges.insert(text.ranges.begin(), text.ranges.end());
     prepend(family.keep_dtype, std::move(text.keep_dtype));
@@ -199,12 +230,31 @@ std::optional<std::vector<std::pair<std::string, std::string>>> plain_mapping(co
 void add_custom_rules(Family& family, const std::string& text, const std::string& path) {
   const std::string label = printable(path, 4096);
   const Json json = parse_json(text, label);
-  require_keys(json, {"about", "sizes", "rules"}, label);
+  require_keys(json, {"about", "sizes", "rules", "placements"}, label);
+  if (json.contains("placements")) prepend(family.placements, pairs_of(json.at("placements"), label));
   if (json.contains("sizes")) {
     for (const auto& [name, expression] : pairs_of(json.at("sizes"), label))
       family.sizes.insert_or_assign(name, Expression::parse(expression, label));
   }
-  prepend(family.rules, parse_rules(json.at("rules"), label));
+  const std::vector<Rule> rules = parse_rules(json.at("rules"), label);
+  prepend(family.rules, rules);
+  prepend(family.megatron, rules);
+}
+
+std::string megatron_name(const Family& family, const Scope& scope, std::string name) {
+  for (const OtherName& other : family.megatron_names) {
+    const auto captures = other.from.match(name);
+    if (!captures) continue;
+    name = other.to.fill(other.computed.empty() ? *captures : with_computed(other.computed, *captures, *scope(*captures), name));
+  }
+  return name;
+}
+
+std::vector<std::string> megatron_family_names() {
+  const ModelConfig config;
+  std::vector<std::string> names = family_names();
+  std::erase_if(names, [&](const std::string& type) { return family_of(type, config).megatron.empty(); });
+  return names;
 }
 
 std::vector<std::string> family_names() {

@@ -29,6 +29,12 @@ struct LeftOut {
   std::optional<std::uint64_t> rank;  ///< only with so many dimensions
 };
 
+/// Another name of a tensor that the rules know as `to`.
+struct OtherName {
+  NamePattern from, to;
+  std::vector<std::pair<std::string, Expression>> computed;  ///< the computed variables of `to`
+};
+
 using Expressions = std::map<std::string, Expression, std::less<>>;
 
 struct Family {
@@ -38,17 +44,24 @@ struct Family {
   Expressions ranges;  ///< how far a variable of a tensor's name runs
   std::vector<TensorSpec> tensors;
   std::vector<Rule> rules;
+  std::vector<Rule> megatron;                                      ///< from Megatron's names and layouts to published ones
+  std::vector<OtherName> megatron_names;                           ///< other names of Megatron's; each is replaced once, in order
+  std::vector<std::pair<std::string, std::string>> placements;      ///< glob on Megatron's names, how tensor-parallel ranks share the tensor
   std::vector<std::string> keep_dtype;  ///< globs: tensors that stay in their stored type
   std::vector<LeftOut> left_out;
   std::vector<std::string> known;                         ///< globs: published tensors that need not be in `tensors`
   std::vector<std::pair<std::string, std::string>> ties;  ///< head, embedding (published names)
   std::optional<bool> tied_by_default;
   std::string base_prefix;  ///< in front of every tensor but the head's; absent when the base model was saved alone
+  bool zero_centred_norms = false;  ///< published as w where the model computes with 1 + w
   bool sorted = false;      ///< transformers sorts the tensors of a model that it converts before it saves them
 };
 
 /// Local. The family of `model_type`, or the one that holds for all models. `config` names the language model inside a multimodal one.
 [[nodiscard]] Family family_of(const std::string& model_type, const ModelConfig& config);
+
+/// Local. `name` as the rules call it. Throws Error(bad_input) when config.json lacks a number that this takes.
+[[nodiscard]] std::string megatron_name(const Family& family, const Scope& scope, std::string name);
 
 /// Local. Adds the rules of a --custom-mapping text in front. Throws Error(bad_input) naming `path`.
 void add_custom_rules(Family& family, const std::string& text, const std::string& path);

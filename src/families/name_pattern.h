@@ -1,6 +1,6 @@
 // Names of tensors with variables: `model.layers.{l}.mlp.experts.{e}.up_proj.weight`, `model.language_model.{rest*}`.
 // `{l}` stands for a number (digits, as Python writes them), `{rest*}` for any text of at least one character; a pattern has at most one of
-// the latter.
+// the latter. `{num_hidden_layers + k}`, which is no plain word, is computed: it stands for the number that the expression gives.
 #pragma once
 
 #include <optional>
@@ -13,6 +13,9 @@ namespace unshard {
 
 /// What variables stand for; few.
 using Captures = std::vector<std::pair<std::string, std::string>>;
+
+/// Whether a variable is an expression over others.
+[[nodiscard]] bool is_computed(std::string_view variable);
 
 [[nodiscard]] const std::string* find_capture(const Captures& captures, std::string_view variable);
 

@@ -7,57 +7,117 @@
 namespace unshard::family_json {
 namespace {
 
-/// The axes of the whole that a piece's name gives: its variables that the whole's name lacks.
-std::vector<std::string> named_axes(const NamePattern& whole, const NamePattern& piece) {
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// The axes of the whole that a piece's name gives: its variables that neither the whole's name has nor are computed.
+std::vector<std::string> named_axes(const Rule& rule, const NamePattern& piece) {
   std::vector<std::string> named;
   for (const std::string& variable : piece.variables()) {
-    const auto& known = whole.variables();
-    if (std::find(known.begin(), known.end(), variable) == known.end()) named.push_back(variable);
+    if (!is_computed(variable) && !has(rule.whole.variables(), variable)) named.push_back(variable);
   }
   return named;
+}
+
+void add_computed(Rule& rule, const NamePattern& piece, const std::string& label) {
+  for (auto& variable : computed_variables(piece, label)) {
+    const bool known = std::any_of(rule.computed.begin(), rule.computed.end(), [&](const auto& one) { return one.first == variable.first; });
+    if (!known) rule.computed.push_back(std::move(variable));
+  }
+}
+
+/// `axes`: a text, or a list of texts for parts that stand one behind the other.
+void add_piece(Rule& rule, const std::string& name, const Json& axes, const std::string& label) {
+  RulePiece piece{NamePattern::parse(name, label), {}, {}};
+  piece.named = named_axes(rule, piece.name);
+  add_computed(rule, piece.name, label);
+  if (!axes.is_array()) {
+    piece.parts.push_back(parse_piece(text_of(axes, label), *rule.axes, piece.named, label));
+  } else {
+    for (const Json& part : axes) {
+      piece.parts.push_back(parse_piece(text_of(part, label), *rule.axes, piece.named, label));
+      if (piece.parts.back().dimensions.axes.empty() || piece.parts.back().dimensions.axes.size() != piece.parts.front().dimensions.axes.size())
+        refuse(label, "the parts of '" + printable(name) + "' need the same number of dimensions, one or more");
+    }
+    if (piece.parts.empty()) refuse(label, "'" + printable(name) + "' has no part");
+  }
+  rule.pieces.push_back(std::move(piece));
+}
+
+/// A piece without axes takes the whole as it is, or one index of the dimension that is stacked.
+void add_renamed(Rule& rule, const std::string& name, const std::string& label) {
+  rule.pieces.push_back({NamePattern::parse(name, label), {}, {}});
+  std::vector<std::string> named = named_axes(rule, rule.pieces.back().name);
+  add_computed(rule, rule.pieces.back().name, label);
+  std::erase(named, rule.stacked);
+  if (!named.empty()) refuse(label, "'" + printable(name) + "' has a variable that '" + printable(rule.whole.text()) + "' lacks");
 }
 
 /// `target` for one piece without axes, else an object of names and axes.
 void parse_pieces(Rule& rule, const Json& pieces, const std::string& label) {
   if (pieces.is_string()) {
-    rule.pieces.push_back({NamePattern::parse(pieces.get<std::string>(), label), {}, {}});
+    add_renamed(rule, pieces.get<std::string>(), label);
   } else {
-    for (const auto& [name, axes] : pairs_of(pieces, label)) {
+    if (!pieces.is_object()) refuse(label, "targets (or sources) are no JSON object");
+    for (const auto& [name, axes] : pieces.items()) {
       if (!rule.axes) refuse(label, "needs the axes of '" + rule.whole.text() + "'");
-      NamePattern pattern = NamePattern::parse(name, label);
-      std::vector<std::string> named = named_axes(rule.whole, pattern);
-      PieceAxes piece = parse_piece(axes, *rule.axes, named, label);
-      rule.pieces.push_back({std::move(pattern), std::move(piece), std::move(named)});
+      add_piece(rule, name, axes, label);
     }
   }
   if (rule.pieces.empty()) refuse(label, "has no target");
   for (const RulePiece& piece : rule.pieces) {
     for (const std::string& variable : rule.whole.variables()) {
-      const auto& known = piece.name.variables();
-      if (std::find(known.begin(), known.end(), variable) == known.end())
+      const bool used = std::any_of(rule.computed.begin(), rule.computed.end(),
+                                    [&](const auto& one) { return has(one.second.names(), variable); });
+      if (!used && !has(piece.name.variables(), variable))
         refuse(label, "'" + printable(piece.name.text()) + "' lacks {" + printable(variable) + "}");
     }
-    if (!rule.axes && !named_axes(rule.whole, piece.name).empty())
-      refuse(label, "'" + printable(piece.name.text()) + "' has a variable that '" + printable(rule.whole.text()) + "' lacks");
   }
 }
 
-Rule parse_rule(const Json& json, const std::string& label) {
+/// `decoder.layers[.{l}].norm`: the name of one layer's tensor, and, without what stands in brackets, of the tensor that stacks all layers.
+struct WholeName {
+  std::string text;
+  std::string stacked;  ///< the variable of the first dimension; "": not stacked
+};
+std::vector<WholeName> whole_names(const std::string& text, const std::string& label) {
+  const std::size_t open = text.find('['), close = text.find(']');
+  if (open == std::string::npos && close == std::string::npos) return {{text, ""}};
+  if (open == std::string::npos || close == std::string::npos || close < open || text.find('[', open + 1) != std::string::npos ||
+      text.find(']', close + 1) != std::string::npos)
+    refuse(label, "'" + printable(text) + "' needs one pair of brackets, as in layers[.{l}].norm");
+  const std::string inside = text.substr(open + 1, close - open - 1);
+  const NamePattern bracketed = NamePattern::parse(inside, label);
+  if (bracketed.variables().size() != 1 || inside.find('*') != std::string::npos)
+    refuse(label, "'[" + printable(inside) + "]' needs one variable, as in layers[.{l}].norm");
+  return {{text.substr(0, open) + inside + text.substr(close + 1), ""},
+          {text.substr(0, open) + text.substr(close + 1), bracketed.variables().front()}};
+}
+
+void parse_rule(const Json& json, const std::string& label, std::vector<Rule>& rules) {
   require_keys(json, {"source", "sources", "target", "targets", "axes", "when", "rest", "only_for"}, label);
-  Rule rule;
-  rule.whole_is_stored = json.contains("source");
-  const char* whole = rule.whole_is_stored ? "source" : "target";
-  const char* pieces = rule.whole_is_stored ? (json.contains("targets") ? "targets" : "target") : "sources";
+  const bool whole_is_stored = json.contains("source");
+  const char* whole = whole_is_stored ? "source" : "target";
+  const char* pieces = whole_is_stored ? (json.contains("targets") ? "targets" : "target") : "sources";
   if (!json.contains(whole) || !json.contains(pieces)) refuse(label, "needs source and target, source and targets, or sources and target");
   const std::string rule_label = label + ": '" + printable(text_at(json, whole, label)) + "'";
-  rule.whole = NamePattern::parse(text_at(json, whole, label), rule_label);
-  if (json.contains("axes")) rule.axes = parse_whole(text_at(json, "axes", rule_label), rule_label);
-  if (json.contains("when")) rule.when = Expression::parse(text_at(json, "when", rule_label), rule_label);
-  if (rule.axes && json.at(pieces).is_string()) refuse(rule_label, "has axes on one side only; write targets");
-  rule.rest_is_padding = text_at(json, "rest", rule_label) == "padding";
-  rule.only_for_like = text_at(json, "only_for", rule_label) == "like";
-  parse_pieces(rule, json.at(pieces), rule_label);
-  return rule;
+  for (const WholeName& name : whole_names(text_at(json, whole, label), rule_label)) {
+    Rule rule;
+    rule.whole_is_stored = whole_is_stored;
+    rule.whole = NamePattern::parse(name.text, rule_label);
+    if (json.contains("axes")) {
+      rule.axes = parse_whole((name.stacked.empty() ? "" : name.stacked + " ") + text_at(json, "axes", rule_label), rule_label);
+    } else {
+      rule.stacked = name.stacked;
+    }
+    if (json.contains("when")) rule.when = Expression::parse(text_at(json, "when", rule_label), rule_label);
+    if (rule.axes && json.at(pieces).is_string()) refuse(rule_label, "has axes on one side only; write targets");
+    rule.rest_is_padding = text_at(json, "rest", rule_label) == "padding";
+    rule.only_for_like = text_at(json, "only_for", rule_label) == "like";
+    parse_pieces(rule, json.at(pieces), rule_label);
+    rules.push_back(std::move(rule));
+  }
 }
 
 }  // namespace
@@ -65,7 +125,8 @@ Rule parse_rule(const Json& json, const std::string& label) {
 std::vector<Rule> parse_rules(const Json& json, const std::string& label) {
   if (!json.is_array()) refuse(label, "rules are no list");
   std::vector<Rule> rules;
-  for (const Json& rule : json) rules.push_back(parse_rule(rule, label + ": rule " + std::to_string(rules.size() + 1)));
+  std::size_t number = 0;
+  for (const Json& rule : json) parse_rule(rule, label + ": rule " + std::to_string(++number), rules);
   return rules;
 }
 

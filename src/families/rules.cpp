@@ -61,7 +61,27 @@ std::uint64_t piece_count(const Rule& rule, const AxisSizes& sizes) {
   return count;
 }
 
-/// The pieces of a whole whose sizes are known: one term each, from the whole.
+/// One piece: a term for each of its parts, which stand one behind the other along the first dimension.
+Made piece_at(const Rule& rule, const RulePiece& piece, std::string piece_name, const std::string& whole, const AxisSizes& sizes,
+              const AxisSizes& at, const Names& names) {
+  Made made{std::move(piece_name), {}, {whole}, {}};
+  for (const PieceAxes& part : piece.parts) {
+    PieceOfWhole placed = place_piece(*rule.axes, part, sizes, at, names, whole);
+    if (made.terms.empty()) {
+      made.shape = placed.shape;
+    } else {
+      placed.from_whole.target_start[0] = made.shape[0];
+      const auto rows = checked_add(made.shape[0], placed.shape[0]);
+      placed.shape[0] = made.shape[0] = rows.value_or(0);
+      if (!rows || !(placed.shape == made.shape))
+        throw Error(ErrorCode::bad_input, printable(whole) + ": the parts of " + printable(made.name) + " do not fit behind each other");
+    }
+    made.terms.push_back(std::move(placed.from_whole));
+  }
+  return made;
+}
+
+/// The pieces of a whole whose sizes are known.
 std::vector<Made> pieces_of(const Rule& rule, const std::string& name, const AxisSizes& sizes, const Captures& captures,
                             const Names& names) {
   if (piece_count(rule, sizes) > most_pieces)
@@ -70,8 +90,7 @@ std::vector<Made> pieces_of(const Rule& rule, const std::string& name, const Axi
   for (const RulePiece& piece : rule.pieces) {
     AxisSizes indices;
     for_each_index(piece, sizes, indices, 0, [&](const AxisSizes& at) {
-      PieceOfWhole placed = place_piece(*rule.axes, piece.axes, sizes, at, names, name);
-      made.push_back({piece.name.fill(with_indices(captures, at)), placed.shape, {name}, {std::move(placed.from_whole)}});
+      made.push_back(piece_at(rule, piece, piece.name.fill(with_indices(captures, at)), name, sizes, at, names));
     });
   }
   return made;
@@ -83,8 +102,10 @@ void check_pieces(const Rule& rule, const std::string& name, const Shape& shape,
   Target whole{name, DType::u8, shape, {}};
   std::vector<TensorRow> table;
   for (const Made& piece : pieces) {
-    whole.terms.push_back(reversed(piece.terms.front()));
-    whole.terms.back().source = static_cast<TensorId>(table.size());
+    for (const Term& term : piece.terms) {
+      whole.terms.push_back(reversed(term));
+      whole.terms.back().source = static_cast<TensorId>(table.size());
+    }
     table.push_back({piece.name, DType::u8, piece.shape, 0});
   }
   try {
@@ -97,6 +118,23 @@ void check_pieces(const Rule& rule, const std::string& name, const Shape& shape,
 
 Made renamed(const std::string& from, std::string to, const Shape& shape) {
   return {std::move(to), shape, {from}, {copy_of(0, shape)}};
+}
+
+/// A rename of a whole that is stacked along its first dimension: one piece for each index there.
+std::vector<Made> unstacked(const Rule& rule, const std::string& name, const Shape& shape, const Captures& captures) {
+  if (shape.empty() || shape[0] > most_pieces)
+    throw Error(ErrorCode::bad_input, printable(name) + ": stored shape " + to_string(shape) + " has no first dimension over {" +
+                                          rule.stacked + "}");
+  const Shape piece_shape(std::span(shape.begin() + 1, shape.end()));
+  std::vector<Made> made;
+  for (std::uint64_t i = 0; i < shape[0]; ++i) {
+    Term term{0, Shape::filled(shape.size(), 0), Shape::filled(piece_shape.size(), 0), {}};
+    term.source_start[0] = i;
+    for (std::size_t d = 0; d < piece_shape.size(); ++d)
+      term.axes.push_back({piece_shape[d], static_cast<std::uint8_t>(d + 1), static_cast<std::uint8_t>(d), 1, 1});
+    made.push_back({rule.pieces.front().name.fill(with_indices(captures, {{rule.stacked, i}})), piece_shape, {name}, {std::move(term)}});
+  }
+  return made;
 }
 
 Shape whole_shape(const WholeAxes& whole, const AxisSizes& sizes, const std::string& name) {
@@ -166,15 +204,16 @@ class SizesFromPieces {
 
   void solve(const RulePiece& piece) {
     const Shape shape = *first_of(piece);
-    if (shape.size() != piece.axes.dimensions.axes.size()) return;  // join_pieces names it with the shape that is expected
-    for (std::size_t d = 0; d < shape.size(); ++d) {
+    const PieceAxes& part = piece.parts.front();
+    if (shape.size() != part.dimensions.axes.size()) return;  // join_pieces names it with the shape that is expected
+    for (std::size_t d = piece.parts.size() > 1 ? 1 : 0; d < shape.size(); ++d) {
       std::uint64_t known = 1;
       const std::string* unknown = nullptr;
-      for (const std::string& axis : piece.axes.dimensions.axes[d]) {
+      for (const std::string& axis : part.dimensions.axes[d]) {
         const bool ranged =
-            std::any_of(piece.axes.selections.begin(), piece.axes.selections.end(), [&](const Selection& one) { return one.axis == axis; });
+            std::any_of(part.selections.begin(), part.selections.end(), [&](const Selection& one) { return one.axis == axis; });
         if (ranged || sizes_.contains(axis)) {
-          known = checked_multiply(known, ranged ? range_length(piece, axis) : sizes_.find(axis)->second).value_or(0);
+          known = checked_multiply(known, ranged ? range_length(part, axis) : sizes_.find(axis)->second).value_or(0);
         } else if (unknown == nullptr) {
           unknown = &axis;
         }
@@ -183,8 +222,8 @@ class SizesFromPieces {
     }
   }
 
-  [[nodiscard]] std::uint64_t range_length(const RulePiece& piece, const std::string& axis) const {
-    for (const Selection& selection : piece.axes.selections) {
+  [[nodiscard]] std::uint64_t range_length(const PieceAxes& part, const std::string& axis) const {
+    for (const Selection& selection : part.selections) {
       if (selection.axis != axis || !selection.end) continue;
       const auto begin = selection.begin.value(names_);
       const auto end = selection.end->value(names_);
@@ -204,19 +243,42 @@ class SizesFromPieces {
 
 }  // namespace
 
+std::vector<std::pair<std::string, Expression>> computed_variables(const NamePattern& pattern, const std::string& label) {
+  std::vector<std::pair<std::string, Expression>> computed;
+  for (const std::string& variable : pattern.variables()) {
+    if (is_computed(variable)) computed.emplace_back(variable, Expression::parse(variable, label));
+  }
+  return computed;
+}
+
+Captures with_computed(const std::vector<std::pair<std::string, Expression>>& computed, Captures captures, const Names& names,
+                       const std::string& tensor) {
+  for (const auto& [variable, expression] : computed) {
+    const auto value = expression.value(names);
+    if (!value)
+      throw Error(ErrorCode::bad_input,
+                  names.where() + ": has no value for '" + expression.text() + "', which " + printable(tensor) + " needs");
+    captures.emplace_back(variable, std::to_string(*value));
+  }
+  return captures;
+}
+
 std::optional<std::vector<Made>> split_whole(const Rule& rule, const std::string& name, const Shape& shape, const Scope& scope) {
   const auto captures = rule.whole.match(name);
   if (!captures) return std::nullopt;
   const auto names = scope(*captures);
   if (!applies(rule, *names)) return std::nullopt;
-  if (!rule.axes) return std::vector<Made>{renamed(name, rule.pieces.front().name.fill(*captures), shape)};
+  const Captures known = with_computed(rule.computed, *captures, *names, name);
+  if (!rule.stacked.empty()) return unstacked(rule, name, shape, known);
+  if (!rule.axes) return std::vector<Made>{renamed(name, rule.pieces.front().name.fill(known), shape)};
   const AxisSizes sizes = solve_sizes(*rule.axes, shape, *names, name);
-  std::vector<Made> pieces = pieces_of(rule, name, sizes, *captures, *names);
+  std::vector<Made> pieces = pieces_of(rule, name, sizes, known, *names);
   check_pieces(rule, name, shape, pieces);
   return pieces;
 }
 
 std::optional<Made> take_piece(const Rule& rule, const std::string& name, const Lookup& lookup, const Scope& scope) {
+  if (!rule.stacked.empty()) return std::nullopt;
   for (const RulePiece& piece : rule.pieces) {
     const auto captures = piece.name.match(name);
     const auto shared = captures ? shared_captures(rule, *captures) : std::nullopt;
@@ -230,28 +292,28 @@ std::optional<Made> take_piece(const Rule& rule, const std::string& name, const 
     const AxisSizes sizes = solve_sizes(*rule.axes, *shape, *names, whole);
     AxisSizes indices;
     for (const std::string& axis : piece.named) indices[axis] = number_of(*find_capture(*captures, axis));
-    PieceOfWhole placed = place_piece(*rule.axes, piece.axes, sizes, indices, *names, name);
-    return Made{name, placed.shape, {whole}, {std::move(placed.from_whole)}};
+    return piece_at(rule, piece, name, whole, sizes, indices, *names);
   }
   return std::nullopt;
 }
 
 std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const std::optional<Shape>& shape, const Lookup& lookup,
                                 const Scope& scope) {
-  if (rule.rest_is_padding) return std::nullopt;  // nothing says what the padding held
+  if (rule.rest_is_padding || !rule.stacked.empty()) return std::nullopt;  // nothing says what the padding held
   const auto captures = rule.whole.match(name);
   if (!captures) return std::nullopt;
   const auto names = scope(*captures);
   if (!applies(rule, *names)) return std::nullopt;
+  const Captures known = with_computed(rule.computed, *captures, *names, name);
   if (!rule.axes) {
-    const std::string from = rule.pieces.front().name.fill(*captures);
+    const std::string from = rule.pieces.front().name.fill(known);
     const auto stored = lookup(from);
     if (!stored) return std::nullopt;
     return renamed(from, name, *stored);
   }
-  const auto sizes = shape ? solve_sizes(*rule.axes, *shape, *names, name) : SizesFromPieces(rule, name, *captures, lookup, *names).find();
+  const auto sizes = shape ? solve_sizes(*rule.axes, *shape, *names, name) : SizesFromPieces(rule, name, known, lookup, *names).find();
   if (!sizes) return std::nullopt;
-  const std::vector<Made> pieces = pieces_of(rule, name, *sizes, *captures, *names);
+  const std::vector<Made> pieces = pieces_of(rule, name, *sizes, known, *names);
   if (shape && std::none_of(pieces.begin(), pieces.end(), [&](const Made& piece) { return lookup(piece.name).has_value(); }))
     return std::nullopt;
   Made whole{name, shape ? *shape : whole_shape(*rule.axes, *sizes, name), {}, {}};
@@ -262,8 +324,10 @@ std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const
       throw Error(ErrorCode::bad_input,
                   printable(piece.name) + ": shape " + to_string(*stored) + ", " + printable(name) + " needs " + to_string(piece.shape));
     }
-    whole.terms.push_back(reversed(piece.terms.front()));
-    whole.terms.back().source = static_cast<TensorId>(whole.from.size());
+    for (const Term& term : piece.terms) {
+      whole.terms.push_back(reversed(term));
+      whole.terms.back().source = static_cast<TensorId>(whole.from.size());
+    }
     whole.from.push_back(piece.name);
   }
   check_pieces(rule, name, whole.shape, pieces);

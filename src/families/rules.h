@@ -17,14 +17,16 @@ namespace unshard {
 
 struct RulePiece {
   NamePattern name;
-  PieceAxes axes;
+  std::vector<PieceAxes> parts;    ///< one behind the other along the first dimension; none in a rename
   std::vector<std::string> named;  ///< axes whose index the name has
 };
 
 struct Rule {
   NamePattern whole;
   std::optional<WholeAxes> axes;  ///< none: a rename, any shape
+  std::string stacked;            ///< of a rename: the variable that the first dimension of the whole runs over; "": none
   std::vector<RulePiece> pieces;
+  std::vector<std::pair<std::string, Expression>> computed;  ///< the computed variables of the pieces' names
   bool whole_is_stored = true;     ///< false: the checkpoint has the pieces
   bool rest_is_padding = false;    ///< the pieces need not cover the whole (a padded vocabulary)
   bool only_for_like = false;      ///< not a difference between modules and published files; used where --like asks for it
@@ -43,6 +45,12 @@ struct Made {
 using Lookup = std::function<std::optional<Shape>(const std::string& name)>;
 /// Names of config.json with the variables of a rule's captures in front.
 using Scope = std::function<std::unique_ptr<Names>(const Captures& captures)>;
+
+/// Local. The computed variables of `pattern`, as expressions. Throws Error(bad_input) starting with `label`.
+[[nodiscard]] std::vector<std::pair<std::string, Expression>> computed_variables(const NamePattern& pattern, const std::string& label);
+/// Local, pure. `captures`, and what is computed from them. Throws Error(bad_input) when config.json lacks what `tensor` needs.
+[[nodiscard]] Captures with_computed(const std::vector<std::pair<std::string, Expression>>& computed, Captures captures, const Names& names,
+                                     const std::string& tensor);
 
 /// Local, pure. The pieces of the whole `name` of `shape`, in the order of the rule, by index; none when the rule is not about it. Throws
 /// Error(bad_input) naming it when it is but the shape does not fit, or when the pieces do not cover it.

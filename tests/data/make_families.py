@@ -55,6 +55,18 @@ MODELS = {
     "deepseek_v3_no_q_lora": ("DeepseekV3ForCausalLM", {k: v for k, v in PLAIN.items() if k != "num_key_value_heads"} | dict(
         num_key_value_heads=4, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, n_shared_experts=2,
         first_k_dense_replace=0, q_lora_rank=None, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3)),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", {k: v for k, v in PLAIN.items() if k != "num_key_value_heads"} | dict(
+        num_key_value_heads=4, num_hidden_layers=3, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+        first_k_dense_replace=1, q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3)),
+    "glm4": ("Glm4ForCausalLM", TEXT | dict(attention_bias=True)),
+    "starcoder2": ("Starcoder2ForCausalLM", PLAIN),
+    "starcoder2_no_bias": ("Starcoder2ForCausalLM", PLAIN | dict(use_bias=False, tie_word_embeddings=False)),
+    "nemotron": ("NemotronForCausalLM", TEXT),
+    "falcon_7b": ("FalconForCausalLM", dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)),
+    "falcon_new": ("FalconForCausalLM", dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
+                                            new_decoder_architecture=True, bias=True)),
+    "falcon_rw": ("FalconForCausalLM", dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, multi_query=False,
+                                           parallel_attn=False, bias=True, alibi=True)),
     "gpt_oss": ("GptOssForCausalLM", TEXT | dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", dict(
         text_config=PLAIN | dict(rope_parameters=ROPE), vision_config=SHORT_VISION | dict(embed_dim=16, hidden_size=16, mlp_ratio=2), tie_word_embeddings=False)),

@@ -309,11 +309,13 @@ TEST(SameBits, ComparesAcrossBoxesAndCasts) {
       Catalog mine = checkpoint.catalog;
       std::erase_if(mine.chunks,
                     [&](const Chunk& chunk) { return home_of(chunk.tensor, mine.tensors.size(), comm.size()) != comm.rank(); });
-      EXPECT_TRUE(same_bits(comm, cache, mine, wide, narrow, DType::bf16));
-      EXPECT_TRUE(same_bits(comm, cache, mine, narrow, wide, DType::f32));
-      EXPECT_FALSE(same_bits(comm, cache, mine, wide, other, DType::bf16));
-      EXPECT_FALSE(same_bits(comm, cache, mine, wide, shorter, DType::f32));
-      EXPECT_TRUE(same_bits(comm, cache, mine, wide, wide, DType::bf16));
+      EXPECT_TRUE(same_bits(comm, cache, mine, wide, narrow, mine.tensors[wide].shape, DType::bf16));
+      EXPECT_TRUE(same_bits(comm, cache, mine, narrow, wide, mine.tensors[narrow].shape, DType::f32));
+      EXPECT_FALSE(same_bits(comm, cache, mine, wide, other, mine.tensors[wide].shape, DType::bf16));
+      EXPECT_FALSE(same_bits(comm, cache, mine, wide, shorter, mine.tensors[wide].shape, DType::f32));
+      EXPECT_TRUE(same_bits(comm, cache, mine, wide, wide, mine.tensors[wide].shape, DType::bf16));
+      EXPECT_TRUE(same_bits(comm, cache, mine, wide, shorter, {3}, DType::f32));
+      EXPECT_TRUE(same_bits(comm, cache, mine, other, wide, {3}, DType::f32));
     });
   }
 }

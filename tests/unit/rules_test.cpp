@@ -255,5 +255,53 @@ TEST(Expression, TextThatIsNoneIsRefused) {
   }
 }
 
+TEST(Rules, PartsOfAPieceLieBehindEachOther) {
+  // Two groups of two q rows, one k row, one v row; published as all q, all k, all v.
+  const Book book(R"({"source": "qkv", "axes": "(g=2 s d=1) h", "targets": {"fused": ["s=0:2: (g s d) h", "s=2: (g d) h", "s=3: (g d) h"]}})");
+  const std::vector<Made> pieces = book.split("qkv", {8, 1});
+  ASSERT_EQ(pieces.size(), 1U);
+  EXPECT_EQ(pieces[0].shape, (Shape{8, 1}));
+  EXPECT_EQ(values(pieces[0], {counted({8, 1})}), (std::vector<std::uint64_t>{0, 1, 4, 5, 2, 6, 3, 7}));
+  const auto lookup = [](const std::string& name) { return name == "fused" ? std::optional(Shape{8, 1}) : std::nullopt; };
+  const auto whole = join_pieces(book.rule(), "qkv", Shape{8, 1}, lookup, book.scope());
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(values(*whole, {counted({8, 1})}), (std::vector<std::uint64_t>{0, 1, 4, 6, 2, 3, 5, 7}));
+}
+
+TEST(Rules, BracketsStandForOneLayerAndForAllStacked) {
+  const Book book(R"({"source": "layers[.{l}].w", "axes": "(p=2 i) h", "targets": {"m.{l}.a": "p=0: i h", "m.{l}.b": "p=1: i h"}})");
+  EXPECT_EQ(book.split("layers.7.w", {2, 1}).front().name, "m.7.a");
+  Family family = family_of("", ModelConfig());
+  family.rules.clear();
+  add_custom_rules(family, R"({"rules": [{"source": "layers[.{l}].w", "axes": "(p=2 i) h", "targets": {"m.{l}.a": "p=0: i h", "m.{l}.b": "p=1: i h"}},
+                                         {"source": "layers[.{l}].n", "target": "m.{l}.n"}]})", "rules.json");
+  ASSERT_EQ(family.rules.size(), 4U);
+  const auto stacked = split_whole(family.rules[1], "layers.w", {3, 2, 1}, book.scope());
+  ASSERT_TRUE(stacked);
+  ASSERT_EQ(stacked->size(), 6U);
+  EXPECT_EQ((*stacked)[5].name, "m.2.b");
+  EXPECT_EQ(values((*stacked)[5], {counted({3, 2, 1})}), (std::vector<std::uint64_t>{5}));
+  const auto renamed = split_whole(family.rules[3], "layers.n", {2, 3}, book.scope());
+  ASSERT_TRUE(renamed);
+  ASSERT_EQ(renamed->size(), 2U);
+  EXPECT_EQ((*renamed)[1].name, "m.1.n");
+  EXPECT_EQ((*renamed)[1].shape, (Shape{3}));
+  EXPECT_EQ(values((*renamed)[1], {counted({2, 3})}), (std::vector<std::uint64_t>{3, 4, 5}));
+}
+
+TEST(Rules, AVariableMayBeComputed) {
+  const Book book(R"({"source": "mtp.{k}.w", "target": "layers.{num_hidden_layers + k}.w"})", R"({"num_hidden_layers": 61})");
+  EXPECT_EQ(book.split("mtp.1.w", {2}).front().name, "layers.62.w");
+  EXPECT_NE(error_of([] { Book(R"({"source": "mtp.{k}.w", "target": "layers.{num_hidden_layers + k}.w"})").split("mtp.1.w", {2}); })
+                .find("has no value for 'num_hidden_layers + k'"),
+            std::string::npos);
+}
+
+TEST(Rules, BracketsNeedOneVariable) {
+  for (const char* source : {"layers[.{l}.w", "layers].w", "layers[.x].w", "layers[.{l}.{m}].w", "layers[.{l}][.{m}].w", "layers[{rest*}].w"}) {
+    EXPECT_FALSE(error_of_rules(std::string(R"({"source": ")") + source + R"(", "target": "m.{l}.w"})").empty()) << source;
+  }
+}
+
 }  // namespace
 }  // namespace unshard

@@ -86,7 +86,9 @@ class Walk {
       if (const auto step = tracked_folder(listed_.back().content, names)) tracked.insert(*step);
     }
     for (const std::string& name : names) {
-      const int levels = tracked.count(name) > 0 ? levels_searched : folder.levels - 1;
+      // A rank's folder of Megatron counts with what is in it, as a file does.
+      const int least = name.starts_with("mp_rank_") ? 1 : 0;
+      const int levels = tracked.count(name) > 0 ? levels_searched : std::max(folder.levels - 1, least);
       if (levels > 0) schedule(real, folder.path, name, levels);
     }
   }

@@ -148,7 +148,9 @@ PickledFile read_bare_pickle(File& file, const std::string& label) {
   return read;
 }
 
-PickledFile read_pickled(File& file, const std::string& label) {
+}  // namespace
+
+PickledFile read_pickled_file(File& file, const std::string& label) {
   constexpr std::uint64_t head_bytes = 512;
   std::vector<std::byte> head(static_cast<std::size_t>(std::min(file.size(), head_bytes)));
   file.read_at(0, head);
@@ -160,11 +162,9 @@ PickledFile read_pickled(File& file, const std::string& label) {
   refuse_stranger(text, file.size(), label);
 }
 
-}  // namespace
-
 TorchContents read_torch_file(File& file, const std::string& label, std::optional<std::uint32_t> rank) {
   const std::string name = printable(label, 4096);
-  return walk_contents(file, read_pickled(file, name), name, rank);
+  return walk_contents(file, read_pickled_file(file, name), name, rank);
 }
 
 TorchContents read_torch_item(File& file, std::uint64_t position, std::uint64_t length, const std::string& label) {

@@ -28,6 +28,9 @@ struct PickledFile {
   bool big_endian = false;
 };
 
+/// Local. Reads the pickle of a torch.save file, and where its storages lie. Throws Error whose text starts with `label`.
+[[nodiscard]] PickledFile read_pickled_file(File& file, const std::string& label);
+
 class TorchRebuilder {
  public:
   /// `rank`: of the process that saved the file, where its name tells; needed for meshes that do not state their coordinate.

@@ -1,0 +1,181 @@
+// `args` is an argparse.Namespace: an object whose state is a dictionary. Names from megatron/training/checkpointing.py
+// (load_args_from_checkpoint); before checkpoint_version 3.0 the tensor-parallel size was called model_parallel_size.
+#include "formats/megatron_args.h"
+
+#include <array>
+
+#include "unshard/error.h"
+#include "wire.h"
+
+namespace unshard {
+namespace {
+
+using pickle::Kind;
+using pickle::Node;
+
+constexpr std::int64_t most_ranks = 1 << 24;  // more than any job has
+
+class Reader {
+ public:
+  Reader(const Node& state, const std::string& label) : state_(state), label_(label) {}
+
+  /// A whole number; none when absent or None.
+  std::optional<std::uint64_t> number(const char* name) const {
+    const Node* value = state_.find(name);
+    if (value == nullptr || value->kind == Kind::none) return std::nullopt;
+    if (value->kind != Kind::integer || value->integer < 0 || value->integer > most_ranks)
+      throw Error(ErrorCode::bad_input, label_ + ": args." + name + " is " + pickle::describe(*value) + ", not a sensible number");
+    return static_cast<std::uint64_t>(value->integer);
+  }
+  /// The size of a group of ranks: 1 or more.
+  std::optional<std::uint64_t> size(const char* name) const {
+    const auto value = number(name);
+    if (value && *value == 0) throw Error(ErrorCode::bad_input, label_ + ": args." + name + " is 0");
+    return value;
+  }
+  bool flag(const char* name) const {
+    const Node* value = state_.find(name);
+    return value != nullptr && value->kind == Kind::boolean && value->integer != 0;
+  }
+  /// Whether something else than nothing stands there.
+  bool is_set(const char* name) const {
+    const Node* value = state_.find(name);
+    return value != nullptr && value->kind != Kind::none && !(value->kind == Kind::boolean && value->integer == 0) &&
+           !(value->kind == Kind::integer && value->integer == 0);
+  }
+  std::string layout() const {
+    const Node* value = state_.find("pipeline_model_parallel_layout");
+    if (value == nullptr) return "";
+    if (value->state() != nullptr) value = value->state()->find("input_data");  // PipelineParallelLayerLayout keeps what it was made from
+    if (value == nullptr || value->kind == Kind::none) return "";
+    if (value->is_text()) return std::string(value->view());
+    return of_lists(*value);
+  }
+
+ private:
+  /// A list of stages, each a list of layer kinds ("t", "decoder" …): only their first letters differ from the text form.
+  std::string of_lists(const Node& stages) const {
+    std::string text;
+    for (const Node* stage : stages.elements()) {
+      if (!text.empty()) text += '|';
+      for (const Node* layer : stage->elements()) text += letter_of(*layer);
+      if (stage->elements().empty()) text += ',';
+    }
+    if (text.empty()) unknown_layout();
+    return text;
+  }
+  char letter_of(const Node& layer) const {
+    const Node* value = &layer;
+    if (!value->is_text() && value->args().size() == 1) value = value->args().front();  // the enumeration LayerType
+    constexpr std::array<std::pair<std::string_view, char>, 8> names{{{"embedding", 'E'},
+                                                                     {"decoder", 't'},
+                                                                     {"encoder", '?'},
+                                                                     {"mtp", 'm'},
+                                                                     {"loss", 'L'},
+                                                                     {"E", 'E'},
+                                                                     {"t", 't'},
+                                                                     {"m", 'm'}}};
+    for (const auto& [name, letter] : names) {
+      if (value->is_text() && value->view() == name) return letter;
+    }
+    if (value->is_text() && value->view() == "L") return 'L';
+    unknown_layout();
+  }
+  [[noreturn]] void unknown_layout() const {
+    throw Error(ErrorCode::unsupported, label_ + ": args.pipeline_model_parallel_layout is of a kind that is not known");
+  }
+
+  const Node& state_;
+  const std::string& label_;
+};
+
+/// Arguments that change what the files hold in ways that this reader does not know.
+std::string unsupported_argument(const Reader& args) {
+  for (const char* name : {"moe_extended_tp", "moe_mlp_glu_interleave_size", "hybrid_layer_pattern", "hybrid_override_pattern",
+                           "heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"}) {
+    if (args.is_set(name)) return name;
+  }
+  return "";
+}
+
+void write(WireWriter& out, const std::optional<std::uint64_t>& value) {
+  out.number(value ? *value + 1 : 0);
+}
+
+std::optional<std::uint64_t> read_optional(WireReader& in) {
+  const std::uint64_t value = in.number();
+  return value == 0 ? std::nullopt : std::optional(value - 1);
+}
+
+void write(WireWriter& out, const MegatronArgs& args) {
+  for (const std::uint64_t size : {args.tensor, args.pipeline, args.expert}) out.number(size);
+  for (const auto& value : {args.expert_tensor, args.layers, args.experts, args.padded_vocabulary, args.first_stage_layers, args.last_stage_layers})
+    write(out, value);
+  for (const bool flag : {args.embedding_counts, args.loss_counts, args.zero_centred_norms}) out.number(flag ? 1 : 0);
+  out.text(args.layout);
+  out.text(args.unsupported);
+}
+
+MegatronArgs read_args(WireReader& in) {
+  MegatronArgs args;
+  for (std::uint64_t* size : {&args.tensor, &args.pipeline, &args.expert}) *size = in.number();
+  for (auto* value : {&args.expert_tensor, &args.layers, &args.experts, &args.padded_vocabulary, &args.first_stage_layers,
+                      &args.last_stage_layers})
+    *value = read_optional(in);
+  for (bool* flag : {&args.embedding_counts, &args.loss_counts, &args.zero_centred_norms}) *flag = in.number_up_to(1) == 1;
+  args.layout = in.text();
+  args.unsupported = in.text();
+  return args;
+}
+
+}  // namespace
+
+std::optional<MegatronArgs> read_megatron_args(const Node& root, const std::string& label) {
+  const Node* node = root.find("args");
+  const Node* state = node == nullptr ? nullptr : node->state();
+  if (state == nullptr) return std::nullopt;
+  const Reader in(*state, label);
+  MegatronArgs args;
+  const auto tensor = in.size("tensor_model_parallel_size");
+  args.tensor = tensor ? *tensor : in.size("model_parallel_size").value_or(1);
+  args.pipeline = in.size("pipeline_model_parallel_size").value_or(1);
+  args.expert = in.size("expert_model_parallel_size").value_or(1);
+  args.expert_tensor = in.size("expert_tensor_parallel_size");
+  args.layers = in.number("num_layers");
+  args.experts = in.number("num_experts");
+  args.padded_vocabulary = in.number("padded_vocab_size");
+  args.first_stage_layers = in.number("decoder_first_pipeline_num_layers");
+  args.last_stage_layers = in.number("decoder_last_pipeline_num_layers");
+  args.embedding_counts = in.flag("account_for_embedding_in_pipeline_split");
+  args.loss_counts = in.flag("account_for_loss_in_pipeline_split");
+  args.layout = in.layout();
+  args.zero_centred_norms = in.flag("apply_layernorm_1p") || in.flag("layernorm_zero_centered_gamma");
+  args.unsupported = unsupported_argument(in);
+  return args;
+}
+
+std::vector<std::byte> encode(const MegatronFile& file) {
+  WireWriter out;
+  out.number(file.args ? 1 : 0);
+  if (file.args) write(out, *file.args);
+  out.number(file.chunk_layers.size());
+  for (const std::uint64_t layers : file.chunk_layers) out.number(layers);
+  out.number(file.has_embedding ? 1 : 0);
+  out.number(file.routed_experts);
+  out.number(file.local_experts);
+  return out.take();
+}
+
+MegatronFile decode_megatron_file(std::span<const std::byte> bytes) {
+  WireReader in(bytes);
+  MegatronFile file;
+  if (in.number_up_to(1) == 1) file.args = read_args(in);
+  const std::uint64_t chunks = in.number_up_to(bytes.size());
+  for (std::uint64_t i = 0; i < chunks; ++i) file.chunk_layers.push_back(in.number());
+  file.has_embedding = in.number_up_to(1) == 1;
+  file.routed_experts = in.number();
+  file.local_experts = in.number();
+  return file;
+}
+
+}  // namespace unshard

@@ -1,0 +1,45 @@
+// What one file of a Megatron checkpoint says of itself: the training arguments that placement needs, and what it holds. Travels between
+// ranks as bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/pickle.h"
+
+namespace unshard {
+
+/// Numbers of `args` (megatron/training/arguments.py); those that are None or not there are absent.
+struct MegatronArgs {
+  std::uint64_t tensor = 1, pipeline = 1, expert = 1;
+  std::optional<std::uint64_t> expert_tensor;  ///< else as `tensor`
+  std::optional<std::uint64_t> layers, experts, padded_vocabulary;
+  std::optional<std::uint64_t> first_stage_layers, last_stage_layers;
+  bool embedding_counts = false, loss_counts = false;  ///< as a layer when stages are cut
+  std::string layout;                                  ///< pipeline_model_parallel_layout as text; "": none
+  bool zero_centred_norms = false;                     ///< stores a norm's weight minus 1
+  std::string unsupported;                             ///< an argument that changes the layout in a way that is not known; "": none
+  friend bool operator==(const MegatronArgs&, const MegatronArgs&) = default;
+};
+
+/// One file.
+struct MegatronFile {
+  std::optional<MegatronArgs> args;
+  std::vector<std::uint64_t> chunk_layers;  ///< decoder layers of each model chunk (virtual pipeline stage)
+  bool has_embedding = false;
+  std::uint64_t routed_experts = 0;  ///< rows of a router; 0: none
+  std::uint64_t local_experts = 0;   ///< experts whose number is in a name; 0: none
+};
+
+/// Local. The args of the pickled dictionary; none when it has none. Throws Error(bad_input) whose text starts with `label` for impossible
+/// numbers.
+[[nodiscard]] std::optional<MegatronArgs> read_megatron_args(const pickle::Node& root, const std::string& label);
+
+[[nodiscard]] std::vector<std::byte> encode(const MegatronFile& file);
+[[nodiscard]] MegatronFile decode_megatron_file(std::span<const std::byte> bytes);
+
+}  // namespace unshard

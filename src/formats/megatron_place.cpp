@@ -1,0 +1,277 @@
+#include "formats/megatron_place.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+
+#include "checked_math.h"
+#include "families/families.h"
+#include "formats/megatron_grid.h"
+#include "names.h"
+#include "unshard/error.h"
+#include "unshard/mapping.h"
+
+namespace unshard {
+namespace {
+
+/// How tensor-parallel ranks share a tensor.
+enum class Sharing : std::uint8_t { along_0, along_1, replicated, vocabulary, narrow, unknown };
+
+Sharing sharing_of(const std::string& text) {
+  constexpr std::array<std::pair<std::string_view, Sharing>, 5> words{{{"0", Sharing::along_0},
+                                                                      {"1", Sharing::along_1},
+                                                                      {"replicated", Sharing::replicated},
+                                                                      {"vocabulary", Sharing::vocabulary},
+                                                                      {"narrow", Sharing::narrow}}};
+  for (const auto& [word, sharing] : words) {
+    if (text == word) return sharing;
+  }
+  throw Error(ErrorCode::bad_input, "placements: '" + printable(text) + "' is none of 0, 1, replicated, vocabulary, narrow");
+}
+
+std::optional<std::uint64_t> take_number(std::string_view& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || value > (1U << 24U)) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+/// `name` with the number of its decoder layer shifted by `first`.
+std::string with_global_layer(std::string_view name, std::uint64_t first) {
+  for (const std::string_view stack : {"decoder.layers.", "encoder.layers.", "transformer.layers."}) {
+    const std::size_t at = name.find(stack);
+    if (at == std::string_view::npos || (at > 0 && name.substr(0, at) != "language_model.")) continue;
+    std::string_view rest = name.substr(at + stack.size());
+    const auto layer = take_number(rest);
+    if (!layer) continue;
+    return std::string(name.substr(0, at + stack.size())) + std::to_string(*layer + first) + std::string(rest);
+  }
+  return std::string(name);
+}
+
+/// What a name says of routed experts.
+struct ExpertName {
+  std::string name;             ///< of the tensor of all experts
+  std::uint64_t first = 0;      ///< the expert's local number
+  bool all = false;             ///< the tensor holds all experts of its rank
+  enum class Layout : std::uint8_t { matrices, columns, rows } layout = Layout::matrices;  ///< of such a tensor; the latter two: GroupedMLP
+};
+
+/// The implementations of Megatron's experts (megatron/core/transformer/moe/experts.py): SequentialMLP, TEGroupedMLP, GroupedMLP.
+std::optional<ExpertName> expert_name(const std::string& name) {
+  constexpr std::string_view mark = ".mlp.experts.";
+  const std::size_t at = name.find(mark);
+  if (at == std::string::npos) return std::nullopt;
+  const std::string before = name.substr(0, at + mark.size()) + "experts.";
+  std::string_view rest = std::string_view(name).substr(at + mark.size());
+  if (rest == "weight1") return ExpertName{before + "linear_fc1.weight", 0, true, ExpertName::Layout::columns};
+  if (rest == "weight2") return ExpertName{before + "linear_fc2.weight", 0, true, ExpertName::Layout::rows};
+  constexpr std::string_view sequential = "local_experts.";
+  if (rest.starts_with(sequential)) {
+    rest.remove_prefix(sequential.size());
+    const auto number = take_number(rest);
+    if (!number || !rest.starts_with('.')) return std::nullopt;
+    return ExpertName{before + std::string(rest.substr(1)), *number, false, {}};
+  }
+  for (const std::string_view kind : {"linear_fc1.weight", "linear_fc2.weight", "linear_fc1.bias", "linear_fc2.bias"}) {
+    if (!rest.starts_with(kind)) continue;
+    rest.remove_prefix(kind.size());
+    if (rest.empty()) return ExpertName{before + std::string(kind), 0, true, {}};
+    const auto number = take_number(rest);
+    if (!number || !rest.empty()) return std::nullopt;
+    return ExpertName{before + std::string(kind), *number, false, {}};
+  }
+  return std::nullopt;
+}
+
+class Placer {
+ public:
+  Placer(const Source& source, const MegatronGrid& grid) : grid_(grid), help_(source.names), base_(family_of("", ModelConfig())) {
+    placements_ = help_.placements;
+    placements_.insert(placements_.end(), base_.placements.begin(), base_.placements.end());
+  }
+
+  void run(FileId file, ShardContents& contents) {
+    place_ = grid_.places[file];
+    local_.clear();
+    std::vector<Piece> pieces = std::move(contents.pieces);
+    contents.pieces.clear();
+    for (Piece& piece : pieces) {
+      piece.name = global_name(piece.name);
+      local_.emplace(canonical(piece.name), piece.shape);
+    }
+    for (Piece& piece : pieces) {
+      const std::string name = piece.name;
+      try {
+        add(std::move(piece), contents.pieces);
+      } catch (const Error& error) {
+        contents.findings.push_back({Severity::error, name, error.what(), error.code()});
+      }
+    }
+  }
+
+ private:
+  /// "<chunk>:<name>", the layer's number in it made global.
+  [[nodiscard]] std::string global_name(std::string_view name) const {
+    const std::size_t colon = name.find(':');
+    std::string_view digits = name.substr(0, colon);
+    const std::uint64_t chunk = take_number(digits).value_or(0);
+    return with_global_layer(name.substr(colon + 1), grid_.layers.at(chunk).at(place_.pipeline).first);
+  }
+
+  [[nodiscard]] std::string canonical(const std::string& name) const {
+    std::string plain = without_wrappers(name);
+    if (!help_.renames.empty()) plain = with_parts_replaced(plain, help_.renames);
+    return megatron_name(base_, [](const Captures&) -> std::unique_ptr<Names> { return nullptr; }, std::move(plain));
+  }
+
+  void add(Piece piece, std::vector<Piece>& to) {
+    const std::string name = canonical(piece.name);
+    if (const auto expert = expert_name(name)) return add_expert(std::move(piece), *expert, name, to);
+    const Sharing sharing = settled(sharing_for(name), name, piece.shape);
+    if (sharing == Sharing::unknown && grid_.tensor > 1) {
+      stack(piece, grid_.tensor, place_.tensor);
+    } else if (sharing == Sharing::along_0 || sharing == Sharing::along_1) {
+      widen(piece, sharing == Sharing::along_0 ? 0 : 1, grid_.tensor, place_.tensor);
+    }
+    to.push_back(std::move(piece));
+  }
+
+  [[nodiscard]] Sharing sharing_for(const std::string& name) const {
+    for (const auto& [pattern, how] : placements_) {
+      if (glob_matches(pattern, name)) return sharing_of(how);
+    }
+    return Sharing::unknown;
+  }
+
+  /// What depends on the shape.
+  [[nodiscard]] Sharing settled(Sharing sharing, const std::string& name, const Shape& shape) const {
+    if (grid_.tensor == 1) return Sharing::replicated;
+    if (sharing == Sharing::vocabulary) {  // a value head has a few rows, on every rank
+      const auto rows = shape.empty() ? std::nullopt : checked_multiply(shape[0], grid_.tensor);
+      const bool is_cut = grid_.padded_vocabulary ? rows == grid_.padded_vocabulary : !shape.empty() && shape[0] > 1;
+      return is_cut ? Sharing::along_0 : Sharing::replicated;
+    }
+    if (sharing == Sharing::narrow) return narrow_sharing(name, shape);
+    return sharing;
+  }
+
+  /// The down projections of latent attention are whole on every rank, or cut, by version: whole ones have all rows of the rank that the
+  /// columns of the up projection tell (and of the rotary part beside it).
+  [[nodiscard]] Sharing narrow_sharing(const std::string& name, const Shape& shape) const {
+    const bool is_query = name.ends_with("linear_q_down_proj.weight");
+    const std::size_t dot = name.rfind('.', name.size() - std::string_view("weight").size() - 2);
+    const auto up = local_.find(name.substr(0, dot + 1) + (is_query ? "linear_q_up_proj.weight" : "linear_kv_up_proj.weight"));
+    if (up == local_.end() || up->second.size() != 2 || shape.size() != 2)
+      throw Error(ErrorCode::bad_input, "its up projection is missing, so whether it is cut can't be told");
+    const std::uint64_t rank = up->second[1];
+    if (is_query ? shape[0] == rank : shape[0] > rank) return Sharing::replicated;
+    if (is_query && checked_multiply(shape[0], grid_.tensor) != rank)
+      throw Error(ErrorCode::bad_input, "shape " + to_string(shape) + " on " + std::to_string(grid_.tensor) +
+                                            " tensor-parallel ranks does not fit the up projection's " + to_string(up->second));
+    return Sharing::along_0;
+  }
+
+  /// The piece becomes part `index` of `count` along dimension `dim`.
+  static void widen(Piece& piece, std::size_t dim, std::uint64_t count, std::uint64_t index) {
+    if (count == 1) return;
+    if (dim >= piece.shape.size())
+      throw Error(ErrorCode::bad_input, "shape " + to_string(piece.shape) + " can't be cut along dimension " + std::to_string(dim));
+    const std::uint64_t local = piece.shape[dim];
+    const auto whole = checked_multiply(local, count);
+    if (!whole) throw Error(ErrorCode::bad_input, "would be too large");
+    piece.shape[dim] = *whole;
+    for (Chunk& chunk : piece.chunks) {
+      chunk.box.offset[dim] += index * local;
+      chunk.plain = false;
+    }
+  }
+
+  static Shape with_front(const Shape& shape, std::uint64_t value) {
+    if (shape.size() == max_rank) throw Error(ErrorCode::unsupported, "has too many dimensions");
+    Shape longer{value};
+    for (const std::uint64_t extent : shape) longer.push_back(extent);
+    return longer;
+  }
+
+  /// The piece becomes entry `index` of `count` along a new first dimension.
+  static void stack(Piece& piece, std::uint64_t count, std::uint64_t index) {
+    piece.shape = with_front(piece.shape, count);
+    for (Chunk& chunk : piece.chunks) {
+      chunk.box = {with_front(chunk.box.offset, index), with_front(chunk.box.extent, 1)};
+      chunk.strides = with_front(chunk.strides, 1);
+      chunk.plain = false;
+    }
+  }
+
+  /// A tensor that holds all experts of the rank, as [experts, out, in].
+  [[nodiscard]] Piece as_matrices(Piece piece, const ExpertName& expert, std::uint64_t here) const {
+    if (piece.shape.size() == 3 && expert.layout == ExpertName::Layout::matrices) {
+      if (piece.shape[0] != here) misfit(piece, here);
+      return piece;
+    }
+    if (piece.shape.size() != 2) misfit(piece, here);
+    const bool by_columns = expert.layout == ExpertName::Layout::columns;
+    const std::uint64_t packed = piece.shape[by_columns ? 1 : 0], other = piece.shape[by_columns ? 0 : 1];
+    if (here == 0 || packed % here != 0) misfit(piece, here);
+    const std::uint64_t each = packed / here;
+    for (Chunk& chunk : piece.chunks) {
+      if (chunk.strides[1] != 1 || chunk.strides[0] != piece.shape[1])
+        throw Error(ErrorCode::unsupported, "is not contiguous, so its experts can't be told apart");
+      const bool is_plain = expert.layout == ExpertName::Layout::matrices;
+      chunk.box = whole(is_plain ? Shape{here, each, other} : by_columns ? Shape{here, each, other} : Shape{here, other, each});
+      chunk.strides = is_plain ? Shape{each * other, other, 1} : by_columns ? Shape{each * other, 1, each} : Shape{each * other, 1, other};
+    }
+    const bool is_rows = expert.layout == ExpertName::Layout::rows;
+    piece.shape = is_rows ? Shape{here, other, each} : Shape{here, each, other};
+    return piece;
+  }
+  [[noreturn]] static void misfit(const Piece& piece, std::uint64_t here) {
+    throw Error(ErrorCode::bad_input, "shape " + to_string(piece.shape) + " does not hold " + std::to_string(here) + " experts");
+  }
+
+  void add_expert(Piece piece, const ExpertName& expert, const std::string& name, std::vector<Piece>& to) {
+    const std::uint64_t here = grid_.experts / grid_.expert;
+    if (expert.all && !name.ends_with("bias")) {
+      piece = as_matrices(std::move(piece), expert, here);
+    } else if (expert.all) {
+      if (piece.shape.size() != 2 || piece.shape[0] != here) misfit(piece, here);
+    } else {
+      if (expert.first >= here)
+        throw Error(ErrorCode::bad_input, "is expert " + std::to_string(expert.first) + " of only " + std::to_string(here) + " on its rank");
+      stack(piece, here, expert.first);
+    }
+    widen(piece, 0, grid_.expert, place_.expert);
+    const bool is_first = expert.name.find(".linear_fc1.") != std::string::npos, is_bias = expert.name.ends_with(".bias");
+    if (!is_bias || is_first) widen(piece, is_first ? 1 : 2, grid_.expert_tensor, place_.expert_tensor);
+    for (Chunk& chunk : piece.chunks) chunk.plain = false;
+    piece.name = expert.name;
+    to.push_back(std::move(piece));
+  }
+
+  const MegatronGrid& grid_;
+  const NameHelp& help_;
+  Family base_;
+  std::vector<std::pair<std::string, std::string>> placements_;
+  MegatronPlace place_;
+  std::map<std::string, Shape, std::less<>> local_;  ///< the file's own shapes
+};
+
+}  // namespace
+
+void place_megatron_pieces(const Source& source, const std::vector<std::vector<std::byte>>& about,
+                           std::vector<std::pair<FileId, ShardContents>>& files) {
+  if (files.empty()) return;
+  const MegatronGrid grid = make_megatron_grid(source, about);
+  Placer placer(source, grid);
+  for (auto& [file, contents] : files) placer.run(file, contents);
+  const auto readable = std::find_if(about.begin(), about.end(), [](const auto& bytes) { return !bytes.empty(); });
+  if (files.front().first != static_cast<FileId>(readable - about.begin())) return;  // every rank finds the same; it is said once
+  ShardContents& first = files.front().second;
+  first.facts = grid.facts();
+  first.findings.insert(first.findings.end(), grid.findings.begin(), grid.findings.end());
+}
+
+}  // namespace unshard

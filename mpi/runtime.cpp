@@ -41,6 +41,13 @@ void prefer_shared_memory() {
 #endif
 }
 
+/// A rank that waits inside a collective write asks again and again, and takes the core that an I/O thread needs. What the user has set stays.
+void yield_while_waiting() {
+#ifdef OMPI_MAJOR_VERSION
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+#endif
+}
+
 /// Open MPI ends the process, with a page of text, when srun offers it no way to find the other tasks.
 bool would_not_start(const Launch& launch) {
 #ifdef OMPI_MAJOR_VERSION
@@ -95,6 +102,7 @@ Runtime::Runtime(const Launch& launch) {
   }
   if (would_not_start(launch)) throw Error(ErrorCode::mpi, "start: " + advice_for_singletons(launch));
   if (launch.one_node) prefer_shared_memory();
+  yield_while_waiting();
   int provided = MPI_THREAD_SINGLE, size = 1;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   uses_mpi_ = true;

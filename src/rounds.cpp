@@ -121,11 +121,21 @@ class Wave {
         output_.write_alone(part.piece.file, part.piece.begin, output_of(written, part, written_data));
       } else if (task < writes + reads) {
         const Round::Part& part = made.parts[task - writes];
-        read_local_copies(part, output_of(made, part, made_data), buffers_[worker]);
+        const std::span<std::byte> output = output_of(made, part, made_data);
+        read_local_copies(part, output, buffers_[worker]);
+        if (!waits_for_others(part)) note_made(part, output);  // while the bytes are in this core's cache
       } else {
         read_item(next.items[task - writes - reads], sent, buffers_[worker]);
       }
     });
+  }
+
+  static bool waits_for_others(const Round::Part& part) {
+    return std::any_of(part.received_at.begin(), part.received_at.end(), [](std::uint64_t at) { return at != not_received; });
+  }
+
+  void note_made(const Round::Part& part, std::span<const std::byte> output) {
+    state_.book.add(part.piece.file, part.piece.begin, part.piece.end, crc32c(output));
   }
 
   /// Puts what was received where it belongs, and notes the checksums.
@@ -133,13 +143,14 @@ class Wave {
     if (state_.error) return;
     workers_.start(made.parts.size(), [&](std::size_t, std::size_t task) {
       const Round::Part& part = made.parts[task];
+      if (!waits_for_others(part)) return;
       const std::span<std::byte> output = output_of(made, part, data);
       for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
         const Copy& copy = part.piece.copies[c];
         if (part.received_at[c] != not_received)
           place(copy, std::span(received_).subspan(part.received_at[c], dense_bytes(copy.slice)), output);
       }
-      state_.book.add(part.piece.file, part.piece.begin, part.piece.end, crc32c(output));
+      note_made(part, output);
     });
     state_.keep(workers_.wait());
   }

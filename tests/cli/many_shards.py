@@ -1,12 +1,28 @@
-"""Writes a Hugging Face folder of very many small files, and reads one file of weights back, without PyTorch."""
+"""Writes a Hugging Face folder of very many small files, or of one large file, and reads one file of weights back, without PyTorch."""
 import json
 import struct
+
+
+CONFIG = {"architectures": ["ManyShards"], "model_type": "many_shards", "dtype": "float32"}
+
+
+def write_sparse_model(folder, size):
+    """One tensor of `size` bytes, all zero, which take no room on the disk; returns the size of the file that a merge writes."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [size // 4096, 1024], "data_offsets": [0, size]}}).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + size)
+    written = json.dumps({"__metadata__": {"format": "pt"}, "weight": {"dtype": "F32", "shape": [size // 4096, 1024], "data_offsets": [0, size]}},
+                         separators=(",", ":"))
+    return 8 + (len(written) + 7) // 8 * 8 + size
 
 
 def write_many_shards(folder, count):
     """`count` files with one tensor each; returns {name: its bytes}. The model type is nobody's: names pass through as they are."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"architectures": ["ManyShards"], "model_type": "many_shards", "dtype": "float32"}))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     contents, weight_map = {}, {}
     for i in range(count):
         name, file = f"block.{i}.weight", f"model-{i + 1:05}-of-{count:05}.safetensors"

@@ -19,7 +19,7 @@ import unittest
 from pathlib import Path
 
 from large_checkpoint import write_large_checkpoint
-from many_shards import read_safetensors, write_many_shards
+from many_shards import read_safetensors, write_many_shards, write_sparse_model
 
 OPTIONS = argparse.Namespace()
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "SLURM_")
@@ -415,6 +415,17 @@ class Limits(ProgramTest):
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertEqual(read_safetensors(self.target / "model.safetensors"), names)
                 shutil.rmtree(self.target)
+
+    def test_a_model_that_is_larger_than_the_memory_that_the_job_may_use(self):
+        self.input = self.folder / "input"
+        size = write_sparse_model(self.input, 400 << 20)
+        in_cgroup = Path(__file__).resolve().parents[2] / "bench" / "in_cgroup.sh"
+        command = [in_cgroup, str(80 << 20), OPTIONS.unshard, "merge", "--local-dir", self.input, "--target-dir", self.target, "--buffer-size", "16MiB"]
+        result = subprocess.run(list(map(str, command)), env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, check=False)
+        if result.returncode == 77:
+            self.skipTest("no cgroup may be made")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual((self.target / "model.safetensors").stat().st_size, size)
 
     def test_more_ranks_than_tensors(self):
         self.input = self.folder / "input"

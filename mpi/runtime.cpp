@@ -48,6 +48,15 @@ void yield_while_waiting() {
 #endif
 }
 
+/// Ranks write long ranges that do not overlap. Open MPI's default for files of several nodes (vulcan) first sends them to a few of the
+/// ranks: with shards on the disks of four hosts 594 MB crossed the network instead of 265 MB, in twice the time. What the user has set
+/// stays.
+void write_where_the_bytes_are() {
+#ifdef OMPI_MAJOR_VERSION
+  setenv("OMPI_MCA_fcoll", "individual", 0);
+#endif
+}
+
 /// Open MPI ends the process, with a page of text, when srun offers it no way to find the other tasks.
 bool would_not_start(const Launch& launch) {
 #ifdef OMPI_MAJOR_VERSION
@@ -103,6 +112,7 @@ Runtime::Runtime(const Launch& launch) {
   if (would_not_start(launch)) throw Error(ErrorCode::mpi, "start: " + advice_for_singletons(launch));
   if (launch.one_node) prefer_shared_memory();
   yield_while_waiting();
+  write_where_the_bytes_are();
   int provided = MPI_THREAD_SINGLE, size = 1;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   uses_mpi_ = true;

@@ -40,6 +40,12 @@ def processes():
             continue
 
 
+def bytes_on_the_network():
+    """That the hosts have sent to one another so far."""
+    lines = [line.split(":") for line in Path("/proc/net/dev").read_text().splitlines() if "to-node" in line]
+    return sum(int(columns.split()[0]) for _, columns in lines)
+
+
 class Run:
     """A command under way; `lines` are its error lines once it has ended."""
 
@@ -136,7 +142,9 @@ class ClusterTest(unittest.TestCase):
 class PrivateDisks(ClusterTest):
     def test_shards_on_four_disks_give_the_bytes_of_one_rank(self):
         whole = self.put_large_model()
+        before = bytes_on_the_network()
         result = self.merge("--json", "--verbose")
+        crossed = bytes_on_the_network() - before
         self.assertEqual(result.code, 0, result.err)
         self.expect_same_as_one_rank(whole)
         facts = json.loads(result.out)
@@ -149,6 +157,8 @@ class PrivateDisks(ClusterTest):
         self.assertTrue(all(rank["written_bytes"] > 0 for rank in ranks), ranks)
         self.assertGreater(sum(rank["exchanged_bytes"] for rank in ranks), 0)
         self.assertLessEqual(sum(rank["exchanged_bytes"] for rank in ranks), payload)
+        self.assertGreater(crossed, sum(rank["exchanged_bytes"] for rank in ranks))
+        self.assertLess(crossed, payload + 2_000_000)  # with what MPI and Slurm say to one another
         for rank in ranks:
             self.assertEqual(set(rank["seconds"]), {"discover", "target", "catalog", "map", "plan", "move", "verify", "publish"})
             self.assertGreater(rank["peak_rss_bytes"], 1 << 20)

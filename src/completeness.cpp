@@ -188,6 +188,16 @@ void check_names(const MapContext& context, const std::vector<Expected>& expecte
     throw Error(ErrorCode::bad_input,
                 text + "; name them with --custom-mapping, take them from --fill-missing-from, or go without by --allow-missing");
   }
+  // What a rule has translated should be in the table: a layer more than config.json says, norms that the model type does not have.
+  if (!expected.empty() && !context.options.names_are_published && context.options.custom_mapping_path.empty()) {
+    std::vector<std::string> foreign = others;
+    std::erase_if(foreign, [&](const std::string& name) { return published.filled[published.by_name.at(name)]; });
+    if (!foreign.empty()) {
+      throw Error(ErrorCode::bad_input, name_list(foreign) + ": in the checkpoint, but " + printable(context.config.path(), 4096) +
+                                            " implies no such tensor" + (foreign.size() == 1 ? "" : "s") +
+                                            "; give the model's own config.json, or leave them out with --drop");
+    }
+  }
   if (!expected.empty() && !others.empty()) {
     mapping.notes.push_back("Passing through " + std::to_string(others.size()) + " tensor" + (others.size() == 1 ? "" : "s") + " that a " +
                             context.family.name + " model need not have: " + name_list(others));

@@ -58,6 +58,9 @@ MODELS = {
     "deepseek_v2": ("DeepseekV2ForCausalLM", {k: v for k, v in PLAIN.items() if k != "num_key_value_heads"} | dict(
         num_key_value_heads=4, num_hidden_layers=3, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
         first_k_dense_replace=1, q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3)),
+    "glm4_moe": ("Glm4MoeForCausalLM", TEXT | dict(
+        num_hidden_layers=3, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, n_shared_experts=1, first_k_dense_replace=1,
+        attention_bias=True, use_qk_norm=True)),
     "glm4": ("Glm4ForCausalLM", TEXT | dict(attention_bias=True)),
     "starcoder2": ("Starcoder2ForCausalLM", PLAIN),
     "starcoder2_no_bias": ("Starcoder2ForCausalLM", PLAIN | dict(use_bias=False, tie_word_embeddings=False)),

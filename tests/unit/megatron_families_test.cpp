@@ -348,5 +348,18 @@ TEST_F(HalfTranslated, AnUnmappedTensorIsNamed) {
   }
 }
 
+TEST_F(HalfTranslated, ATranslatedTensorThatTheModelLacksIsNamed) {
+  options_.custom_mapping_path.clear();
+  for (const char* name : {"decoder.layers.1.self_attention.q_layernorm.weight", "decoder.layers.2.input_layernorm.weight"}) {
+    try {
+      static_cast<void>(published(name, {4}));
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::bad_input);
+      EXPECT_NE(std::string(error.what()).find("config.json implies no such tensor"), std::string::npos) << error.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace unshard

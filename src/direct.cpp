@@ -79,6 +79,7 @@ class PieceWriter {
       write_out(*item.file, piece.begin, output);
     }
     state_.book.add(piece.file, piece.begin, piece.end, checksum);
+    if (state_.options.written) state_.options.written({piece.file, piece.begin, piece.end, checksum});
     state_.counters.written_bytes += bytes;
     state_.counters.not_reported_bytes += bytes;
   }

@@ -6,7 +6,9 @@
 #include "command_identity.h"
 #include "dry_run.h"
 #include "input.h"
+#include "input_watch.h"
 #include "report.h"
+#include "resume.h"
 #include "step_times.h"
 #include "steps.h"
 #include "unshard/agree.h"
@@ -68,8 +70,16 @@ bool is_on_nfs(const Session& session, const TargetFolder& target) {
   return session.comm.reduce_all(here ? 1 : 0, Reduction::max) == 1;
 }
 
-/// Collective. The plan, the same on every rank (compared by its hash).
-Plan agree_on_plan(const Session& session, const Mapping& mapping, const TargetFolder& target, const MergeOptions& options) {
+/// Collective. Where everything lies in the output.
+Layout lay_out(const Session& session, const Mapping& mapping, const ConfigFolder& config, const MergeOptions& options) {
+  return collectively(session.comm, "plan", [&] {
+    return output_named(options.output_format).lay_out(mapping.targets, {options.max_shard_bytes, config.config.edited(mapping.edits)});
+  });
+}
+
+/// Collective. The plan, the same on every rank (compared by its hash). `done`: what need not be written.
+Plan agree_on_plan(const Session& session, const Targets& targets, const Layout& layout, const TargetFolder& target,
+                   const MergeOptions& options, const std::vector<Window>& done) {
   PlanOptions plan_options;
   plan_options.ranks = options.dry_run && options.dry_run_ranks > 0 ? options.dry_run_ranks : session.comm.size();
   if (plan_options.ranks == session.comm.size() && session.comm.node_count() > 1) {
@@ -80,10 +90,8 @@ Plan agree_on_plan(const Session& session, const Mapping& mapping, const TargetF
   plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.input.threads);
   plan_options.stage = options.stage;
   plan_options.stage_layers = options.stage_layers;
-  Plan plan = collectively(session.comm, "plan", [&] {
-    const OutputFormat& output = output_named(options.output_format);
-    return make_plan(mapping.targets, output.lay_out(mapping.targets, {options.max_shard_bytes}), plan_options);
-  });
+  plan_options.done = done;
+  Plan plan = collectively(session.comm, "plan", [&] { return make_plan(targets, layout, plan_options); });
   const std::uint64_t hash = plan_hash(plan);
   const std::uint64_t least = session.comm.reduce_all(hash, Reduction::min);
   const std::uint64_t most = session.comm.reduce_all(hash, Reduction::max);
@@ -111,21 +119,36 @@ void require_enough_buffer(const Plan& plan, const MoveOptions& move) {
 
 /// Collective. Moves, reads back, and returns what was done. Chunk records leave the catalog: from then on they are only with the owners.
 MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, Catalog& catalog, const Mapping& mapping,
-                           const Plan& plan, const TargetFolder& target, const MergeOptions& options, StepTimes& times) {
+                           const Plan& plan, const TargetFolder& target, const MergeOptions& options, Journal* journal, StepTimes& times) {
   times.enter("move");
   const ChunkTable chunks = send_chunks(session.comm, catalog, mapping.targets, plan);
   catalog.chunks = std::vector<Chunk>();
   MoveOptions move_with = move_options(session, options);
+  if (journal != nullptr) move_with.written = [journal](const Extent& extent) { journal->add(extent); };
   move_with.home_readers = home_ranks_read(read_facts(session.comm, source, chunks));
   std::uint64_t total_bytes = 0;
   for (const std::uint64_t bytes : bytes_by_rank(plan)) total_bytes += bytes;
   session.log.begin_progress("Merging", total_bytes);
-  MoveReport report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
+  MoveReport report;
+  const auto moved = attempt([&] {
+    report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
+  });
+  collectively(session.comm, "move", [&] {
+    if (journal != nullptr) journal->flush();
+  });  // after a failure, too: the next run goes on from there
+  if (moved) throw Error(*moved);
   session.log.end_progress();
   times.enter("verify");
   if (options.verify)
     verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input), target.blind);
   return report;
+}
+
+/// Says how much need not be written again.
+void say_what_is_done(const Session& session, const Resumed& resumed) {
+  std::uint64_t bytes = 0;
+  for (const Window& range : resumed.done) bytes += range.end - range.begin;
+  if (bytes > 0) session.log.line("Going on from an earlier run: " + std::to_string(bytes) + " bytes are written already");
 }
 
 /// The names of all files of the model folder.
@@ -199,28 +222,42 @@ std::string merge(const Session& session, const MergeOptions& options) {
                    (session.comm.size() == 1 ? "" : "s"));
 
   FileCache files(session.files, input.source, limits);
+  InputWatch watch(session.comm, session.files, input.source);
   MapOptions map_options = complete_map_options(session, options);
   map_options.names_are_published = input.source.names_are_published;
   input.source.names = collectively(session.comm, "map", [&] { return name_help(config.config, map_options); });
   Catalog catalog = read_input(session, files, input, options);
+  watch.extend();
   take_names_and_facts(map_options, input.source, catalog);
   times.enter("map");
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
   for (const std::string& note : mapping.notes) session.log.line(note);
   times.enter("plan");
-  const Plan plan = agree_on_plan(session, mapping, target, options);
+  const Plan plan = agree_on_plan(session, mapping.targets, lay_out(session, mapping, config, options), target, options, {});
   require_enough_buffer(plan, move_options(session, options));
   if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
 
   check_report_path(session, options.report_path, target, model_files(plan, mapping, assets, options), sources);
   times.enter("target");
   const std::uint64_t stage_layers = options.stage != 0 ? options.stage_layers : 0;
-  const std::string identity =
-      command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers);
-  const std::vector<std::string> notes = open_partial(session.comm, session.files, target, plan, identity, options.stage == 2);
-  for (const std::string& note : notes) session.log.line(note);
-  const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, plan, target, options, times);
+  const JournalKey key{command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers),
+                       watch.identity(), options.stage};
+  const OpenedPartial partial =
+      open_partial(session.comm, session.files, target, plan, {key.command, options.restart, options.stage == 2});
+  if (partial.is_published) {
+    session.log.line("An earlier run had written all of " + printable(options.target_dir, 4096) + " and was ended before it could say so");
+    times.leave();
+    return report_merge(session, {options, input.source, catalog, mapping, plan, {}, target, times});
+  }
+  for (const std::string& note : partial.notes) session.log.line(note);
+  const Resumed resumed = resume_from_journals(session.comm, session.files, target, plan, partial.found, key, limits);
+  say_what_is_done(session, resumed);
+  const Plan left = agree_on_plan(session, mapping.targets, plan.layout, target, options, resumed.done);
+  const auto journal = begin_journal(session.comm, session.files, target, key, resumed.run);
+  MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, left, target, options, journal.get(), times);
+  moved.extents.insert(moved.extents.end(), resumed.extents.begin(), resumed.extents.end());
   times.enter("publish");
+  watch.require_unchanged();
   session.log.line("Successfully merged " + std::to_string(mapping.targets.targets.size()) + " parameters");
   if (options.stage == 1) {
     end_stage_1(session.comm, session.files, target, plan);

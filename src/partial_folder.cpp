@@ -2,10 +2,14 @@
 #include "partial_folder.h"
 
 #include <algorithm>
+#include <set>
 
+#include "resume.h"
+#include "run_lock.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/publish.h"
+#include "value_bytes.h"
 
 namespace unshard {
 namespace {
@@ -22,66 +26,165 @@ void check_command(const std::string& folder, const std::optional<std::string>& 
   if (*found != fingerprint) refuse(folder, "belongs to another command (" + printable(*found, 1000) + "); " + advice);
 }
 
+std::string partial_path(const TargetFolder& target, const OutputFile& file) {
+  return join_path(target.partial, partial_name(file));
+}
+
+/// Whether the file is there with the size and the header that the plan gives it.
+bool is_whole(FileSystem& files, const std::string& path, const OutputFile& file) {
+  const auto status = files.status(path);
+  if (!status || status->kind != FileKind::file || status->size_bytes != file.size_bytes) return false;
+  std::string header(file.header.size(), '\0');
+  files.open_for_reading(path)->read_at(0, std::as_writable_bytes(std::span(header)));
+  return header == file.header;
+}
+
 /// Stage 1 left the files that stage 2 completes: with this size and header.
 void check_left_files(FileSystem& files, const TargetFolder& target, const Plan& plan) {
   for (const OutputFile& file : plan.layout.files) {
-    const std::string path = join_path(target.partial, partial_name(file));
+    const std::string path = partial_path(target, file);
     const auto status = files.status(path);
     if (!status) refuse(path, "is missing; run --stage 1 again");
     if (status->size_bytes != file.size_bytes) {
       refuse(path, "has " + std::to_string(status->size_bytes) + " bytes, " + std::to_string(file.size_bytes) +
                        " were expected; run --stage 1 again");
     }
-    std::string header(file.header.size(), '\0');
-    files.open_for_reading(path)->read_at(0, std::as_writable_bytes(std::span(header)));
-    if (header != file.header) refuse(path, "holds other tensors than this command writes; run --stage 1 again");
+    if (!is_whole(files, path, file)) refuse(path, "holds other tensors than this command writes; run --stage 1 again");
   }
 }
 
-void continue_partial(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::string& fingerprint) {
-  if (!files.status(target.partial)) refuse(target.partial, "is not there; run --stage 1 first, with the same options");
-  check_command(target.partial, command_of(files, target.partial), fingerprint, "give the options of stage 1, or run --stage 1 again");
-  if (!files.status(join_path(target.partial, stage_1_file_name))) refuse(target.partial, "stage 1 did not end there; run --stage 1 again");
-  check_left_files(files, target, plan);
-}
-
-/// Removes what the same command left; refuses anything else.
-void clear_partial(FileSystem& files, const TargetFolder& target, const std::string& fingerprint) {
-  const auto status = files.status(target.partial);
-  if (!status) return;
-  if (status->kind != FileKind::folder) refuse(target.partial, "is a file, but the files of this run must grow there; remove it");
-  if (!is_as_good_as_empty(files, target.partial)) {
-    check_command(target.partial, command_of(files, target.partial), fingerprint, "finish that command first, or remove the folder");
+/// A run that was killed while publishing has given some files their final names already, in the partial folder or in a target that it
+/// had marked as its own. They go on from where they are: what is in them is compared before it counts.
+void take_back_published(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::string& fingerprint) {
+  const bool is_marked = target.existed && command_of(files, target.path) == fingerprint;
+  for (const OutputFile& file : plan.layout.files) {
+    const std::string path = partial_path(target, file);
+    if (files.status(path)) continue;
+    for (const std::string& folder : {target.partial, is_marked ? target.path : target.partial}) {
+      const std::string published = join_path(folder, file.name);
+      if (!is_whole(files, published, file)) continue;
+      files.rename(published, path);
+      break;
+    }
   }
-  files.remove_folder(target.partial);
 }
 
-void check_space(FileSystem& files, const TargetFolder& target, const Plan& plan) {
+/// Removes everything in the partial folder but `kept` and journals.
+void remove_others(FileSystem& files, const TargetFolder& target, const std::set<std::string>& kept, bool keep_journals) {
+  for (const FolderEntry& entry : files.list(target.partial)) {
+    const bool is_journal = entry.status.kind == FileKind::file && parse_journal_name(entry.name);
+    if (kept.contains(entry.name) || (keep_journals && is_journal)) continue;
+    const std::string path = join_path(target.partial, entry.name);
+    if (entry.status.kind == FileKind::folder)
+      files.remove_folder(path);
+    else
+      files.remove_file(path);
+  }
+}
+
+/// Starts anew. The command file stays, or is replaced in one step: a folder without it would be nobody's.
+void empty_partial(FileSystem& files, const TargetFolder& target, const std::string& fingerprint) {
+  remove_others(files, target, {std::string(command_file_name), std::string(lock_file_name)}, false);
+  write_command(files, target.partial, fingerprint);
+}
+
+/// What is in the folder that is there, once its lock is held. Returns which files stay.
+std::vector<std::uint8_t> examine_partial(FileSystem& files, const TargetFolder& target, const Plan& plan, const PartialOptions& options) {
+  std::vector<std::uint8_t> found(plan.layout.files.size(), 0);
+  const auto command = command_of(files, target.partial);
+  if (!command && !is_as_good_as_empty(files, target.partial)) check_command(target.partial, command, "", "");
+  const bool is_same = command && *command == options.fingerprint;
+  if (options.stage_2) {
+    check_command(target.partial, command, options.fingerprint, "give the options of stage 1, or run --stage 1 again");
+    if (!files.status(join_path(target.partial, stage_1_file_name))) refuse(target.partial, "stage 1 did not end there; run --stage 1 again");
+    take_back_published(files, target, plan, options.fingerprint);
+    check_left_files(files, target, plan);
+    if (options.restart) remove_journals(files, target.partial, 2);
+    found.assign(found.size(), 1);
+  } else if (options.restart || !command) {
+    empty_partial(files, target, options.fingerprint);
+  } else if (is_same) {
+    take_back_published(files, target, plan, options.fingerprint);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const OutputFile& file = plan.layout.files[i];
+      found[i] = is_whole(files, partial_path(target, file), file) ? 1 : 0;
+    }
+  } else {
+    check_command(target.partial, command, options.fingerprint,
+                  "the input, the options or the version have changed since; finish that command first, or give --restart to start anew");
+  }
+  std::set<std::string> kept{std::string(command_file_name), std::string(lock_file_name)};
+  if (options.stage_2) kept.insert(std::string(stage_1_file_name));  // stage 1 has to end once more before stage 2 may go on from it
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (found[i] != 0) kept.insert(partial_name(plan.layout.files[i]));
+  remove_others(files, target, kept, true);
+  return found;
+}
+
+void check_space(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<std::uint8_t>& found) {
   std::uint64_t needed = 0;
-  for (const OutputFile& file : plan.layout.files) needed += file.size_bytes;
+  for (std::size_t i = 0; i < found.size(); ++i) needed += found[i] != 0 ? 0 : plan.layout.files[i].size_bytes;
   std::string folder = parent_path(target.path);
   while (!files.status(folder) && folder != "/" && folder != ".") folder = parent_path(folder);
   const std::uint64_t free = files.free_bytes(folder);
   if (free >= needed) return;
-  throw Error(ErrorCode::no_space, printable(target.path, 4096) + ": the model has " + std::to_string(needed) +
-                                       " bytes, but the file system has only " + std::to_string(free) +
+  throw Error(ErrorCode::no_space, printable(target.path, 4096) + ": " + std::to_string(needed) +
+                                       " bytes are to be written, but the file system has only " + std::to_string(free) +
                                        " free; free space or choose another --target-dir");
 }
 
 /// Returns whether the space of every file is reserved. Without enough space (a quota) nothing stays that takes the rest of it.
-bool make_files(FileSystem& files, const TargetFolder& target, const Plan& plan) {
+bool make_files(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::vector<std::uint8_t>& found) {
   bool reserved = true;
+  std::size_t number = 0;
   try {
-    for (const OutputFile& file : plan.layout.files) {
-      const auto open = files.open_for_writing(join_path(target.partial, partial_name(file)), true);
-      reserved = open->reserve(file.size_bytes) && reserved;
-      open->write_at(0, std::as_bytes(std::span(file.header)));
+    for (; number < found.size(); ++number) {
+      const OutputFile& file = plan.layout.files[number];
+      const auto open = files.open_for_writing(partial_path(target, file), found[number] == 0);
+      reserved = open->reserve(file.size_bytes) && reserved;  // of a file that was there, too: it may have holes
+      if (found[number] == 0) open->write_at(0, std::as_bytes(std::span(file.header)));
     }
   } catch (const Error&) {
-    (void)attempt([&] { files.remove_folder(target.partial); });  // the first error is the one to report
+    const bool continues = std::any_of(found.begin(), found.end(), [](std::uint8_t f) { return f != 0; });
+    (void)attempt([&] {  // the first error is the one to report
+      if (!continues) files.remove_folder(target.partial);
+      for (std::size_t i = 0; continues && i <= number; ++i)
+        if (found[i] == 0) files.remove_file(partial_path(target, plan.layout.files[i]));
+    });
     throw;
   }
   return reserved;
+}
+
+/// Whether a run of this command was killed after its last rename.
+bool is_complete(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::string& fingerprint) {
+  if (!target.existed || files.status(target.partial) || command_of(files, target.path) != fingerprint) return false;
+  if (!files.status(join_path(target.path, complete_file_name))) return false;
+  return std::all_of(plan.layout.files.begin(), plan.layout.files.end(),
+                     [&](const OutputFile& file) { return is_whole(files, join_path(target.path, file.name), file); });
+}
+
+/// Of the leader: takes the folder for this command.
+void take_partial(FileSystem& files, const TargetFolder& target, const Plan& plan, const PartialOptions& options, const std::string& host,
+                  OpenedPartial& opened) {
+  if (target.existed && !target.overwrite) {
+    const auto left = command_of(files, target.path);
+    if (left) check_command(target.path, left, options.fingerprint, "repeat that command, or give --overwrite to replace the model in it");
+  }
+  if (!options.restart && is_complete(files, target, plan, options.fingerprint)) {
+    remove_marks(files, target.path);
+    opened.is_published = true;
+    return;
+  }
+  const auto status = files.status(target.partial);
+  if (status && status->kind != FileKind::folder) refuse(target.partial, "is a file, but the files of this run must grow there; remove it");
+  if (!status && options.stage_2) refuse(target.partial, "is not there; run --stage 1 first, with the same options");
+  const bool is_new = !status;
+  if (is_new) check_space(files, target, plan, std::vector<std::uint8_t>(plan.layout.files.size(), 0));
+  files.make_folder(target.partial);
+  opened.lock = lock_folder(files, target.partial, host);
+  opened.found = examine_partial(files, target, plan, options);
+  if (!is_new) check_space(files, target, plan, opened.found);
 }
 
 }  // namespace
@@ -104,10 +207,17 @@ void write_command(FileSystem& files, const std::string& folder, const std::stri
   files.rename(growing, path);
 }
 
+void remove_marks(FileSystem& files, const std::string& target) {
+  remove_journals(files, target, 0);
+  for (const std::string_view name : {stage_1_file_name, lock_file_name, complete_file_name, command_file_name}) files.remove_file(join_path(target, name));
+  files.sync_folder(target);
+}
+
 bool is_as_good_as_empty(FileSystem& files, const std::string& folder) {
   const std::string unfinished = std::string(command_file_name) + std::string(growing_suffix);
   const std::vector<FolderEntry> entries = files.list(folder);
-  return std::all_of(entries.begin(), entries.end(), [&](const FolderEntry& entry) { return entry.name == unfinished; });
+  return std::all_of(entries.begin(), entries.end(),
+                     [&](const FolderEntry& entry) { return entry.name == unfinished || entry.name == lock_file_name; });
 }
 
 void write_small_file(FileSystem& files, const std::string& path, std::string_view content) {
@@ -116,33 +226,30 @@ void write_small_file(FileSystem& files, const std::string& path, std::string_vi
   file->sync();
 }
 
-std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
-                                      const std::string& fingerprint, bool continuing) {
-  const std::string command = join_path(target.partial, command_file_name);
+OpenedPartial open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan, const PartialOptions& options) {
+  OpenedPartial opened;
   collectively(comm, "target", [&] {
-    if (comm.rank() != target.leader) return;
-    if (target.existed && !target.overwrite) {
-      const auto left = command_of(files, target.path);
-      if (left) check_command(target.path, left, fingerprint, "repeat that command, or give --overwrite to replace the model in it");
-    }
-    if (continuing) {
-      continue_partial(files, target, plan, fingerprint);
-    } else {
-      clear_partial(files, target, fingerprint);
-      check_space(files, target, plan);
-      files.make_folder(target.partial);
-      write_command(files, target.partial, fingerprint);
-    }
+    if (comm.rank() == target.leader) take_partial(files, target, plan, options, comm.host_of(target.leader), opened);
   });
-  const auto unseen = attempt([&] { check_seen_by_writers(comm, files, command, target); });  // the same on every rank
+  opened.is_published = comm.reduce_all(opened.is_published ? 1 : 0, Reduction::max) != 0;
+  if (opened.is_published) return opened;
+  Bytes found = bytes_of(opened.found);
+  comm.broadcast(found, target.leader);
+  opened.found.clear();
+  append_values(opened.found, found);
+  const bool continues = std::any_of(opened.found.begin(), opened.found.end(), [](std::uint8_t f) { return f != 0; });
+  // The same on every rank.
+  const auto unseen = attempt([&] { check_seen_by_writers(comm, files, join_path(target.partial, command_file_name), target); });
   if (unseen) {
-    if (!continuing && comm.rank() == target.leader) (void)attempt([&] { files.remove_folder(target.partial); });
+    if (!continues && comm.rank() == target.leader) (void)attempt([&] { files.remove_folder(target.partial); });
     throw Error(*unseen);
   }
-  if (continuing) return {};
-  const bool reserved = collectively(comm, "target", [&] { return comm.rank() != target.leader || make_files(files, target, plan); });
-  if (comm.reduce_all(reserved ? 1 : 0, Reduction::min) != 0) return {};
-  return {"The file system of " + printable(target.path, 4096) + " can't reserve space: a full disk would be noticed only while writing"};
+  const bool reserved =
+      collectively(comm, "target", [&] { return comm.rank() != target.leader || make_files(files, target, plan, opened.found); });
+  if (comm.reduce_all(reserved ? 1 : 0, Reduction::min) == 0)
+    opened.notes.push_back("The file system of " + printable(target.path, 4096) +
+                           " can't reserve space: a full disk would be noticed only while writing");
+  return opened;
 }
 
 }  // namespace unshard

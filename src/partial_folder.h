@@ -17,6 +17,8 @@ inline constexpr std::string_view command_file_name = ".unshard-command";
 inline constexpr std::string_view growing_suffix = ".part";
 /// In the partial folder once stage 1 of a staged merge has ended well. Hidden for the same reason.
 inline constexpr std::string_view stage_1_file_name = ".unshard-stage-1";
+/// In the target when everything has its final name: only files like these are left to be removed.
+inline constexpr std::string_view complete_file_name = ".unshard-complete";
 
 /// Local. What the command file in `folder` says; none without one.
 [[nodiscard]] std::optional<std::string> command_of(FileSystem& files, const std::string& folder);
@@ -26,6 +28,9 @@ void write_command(FileSystem& files, const std::string& folder, const std::stri
 
 /// Local. Whether the folder holds nothing, or only a command file that was never finished.
 [[nodiscard]] bool is_as_good_as_empty(FileSystem& files, const std::string& folder);
+
+/// Local. Removes from a target that is complete what only runs need; the command file last.
+void remove_marks(FileSystem& files, const std::string& target);
 
 /// Local. Makes or replaces a file and waits until it is on the device.
 void write_small_file(FileSystem& files, const std::string& path, std::string_view content);

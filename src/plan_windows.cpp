@@ -75,6 +75,24 @@ class WindowWriter {
   std::vector<Window> windows_;
 };
 
+/// The ranges (sorted, disjoint) without those that are done.
+template <class Range>
+std::vector<Range> left_of(const std::vector<Range>& ranges, const std::vector<Window>& done) {
+  if (done.empty()) return ranges;
+  std::vector<Range> left;
+  auto next = done.begin();
+  for (const Range& range : ranges) {
+    std::uint64_t begin = range.begin;
+    while (next != done.end() && (next->file < range.file || (next->file == range.file && next->end <= begin))) ++next;
+    for (auto inner = next; inner != done.end() && inner->file == range.file && inner->begin < range.end; ++inner) {
+      if (begin < inner->begin) left.push_back({range.file, begin, inner->begin});
+      begin = std::max(begin, inner->end);
+    }
+    if (begin < range.end) left.push_back({range.file, begin, range.end});
+  }
+  return left;
+}
+
 bool is_layer_list(std::string_view part) {
   return part == "layers" || part == "h" || part == "blocks";
 }
@@ -126,7 +144,7 @@ std::vector<Segment> segments_of(const Targets& targets, const Layout& layout, c
       segments.push_back({file, placed.position, position});
     }
   }
-  return segments;
+  return left_of(segments, options.done);
 }
 
 std::vector<Window> windows_of(const Targets& targets, const Layout& layout, const PlanOptions& options) {
@@ -135,7 +153,7 @@ std::vector<Window> windows_of(const Targets& targets, const Layout& layout, con
     const Target& target = targets.targets[placed.target];
     if (placed.size_bytes != 0 && in_stage(target, options)) writer.add(target, placed);
   }
-  return writer.finish();
+  return left_of(writer.finish(), options.done);
 }
 
 }  // namespace unshard

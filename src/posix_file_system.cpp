@@ -114,6 +114,42 @@ FileStatus from_stat(const struct stat& status) {
           static_cast<std::uint64_t>(status.st_ino), static_cast<std::uint64_t>(status.st_dev)};
 }
 
+/// A lock of the open file (F_OFD_SETLK): the kernel takes it back when the process ends; NFS and Lustre pass it on to other nodes.
+class PosixLock final : public FileLock {
+ public:
+  PosixLock(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  ~PosixLock() override {
+    (void)::ftruncate(descriptor_, 0);  // the file says nothing about a run that has ended; if that fails the next run decides by the lock
+    ::close(descriptor_);
+  }
+  PosixLock(const PosixLock&) = delete;
+  PosixLock& operator=(const PosixLock&) = delete;
+
+  void write(std::string_view text) override {
+    const bool written = ::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, text.data(), text.size(), 0) >= 0;
+    if (!written) fail(path_, "writing failed", errno);
+  }
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+/// Takes the write lock of a whole file.
+LockOutcome lock_descriptor(const std::string& path, int descriptor) {
+  struct flock region {};
+  region.l_type = F_WRLCK;
+  region.l_whence = SEEK_SET;
+  int result = 0;
+  do {
+    result = ::fcntl(descriptor, F_OFD_SETLK, &region);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return LockOutcome::held;
+  if (errno == EAGAIN || errno == EACCES) return LockOutcome::busy;
+  if (errno == ENOSYS || errno == ENOLCK || errno == EOPNOTSUPP || errno == EINVAL) return LockOutcome::unknown;
+  fail(path, "locking failed", errno);
+}
+
 class PosixFileSystem final : public FileSystem {
  public:
   std::unique_ptr<File> open_for_reading(const std::string& path) override {
@@ -182,6 +218,29 @@ class PosixFileSystem final : public FileSystem {
     ::close(descriptor);
     if (number != 0 && number != EINVAL)
       fail(path, "fsync of the folder failed", number);  // EINVAL: the file system has nothing to sync there
+  }
+
+  LockAttempt try_lock(const std::string& path) override {
+    constexpr int most_tries = 10;
+    for (int tries = 0;; ++tries) {
+      const int descriptor = open_descriptor(path, O_RDWR | O_CREAT, "opening for locking failed");
+      LockOutcome outcome = LockOutcome::busy;
+      try {
+        outcome = lock_descriptor(path, descriptor);
+      } catch (...) {
+        ::close(descriptor);
+        throw;
+      }
+      if (outcome == LockOutcome::busy) {
+        ::close(descriptor);
+        return {outcome, nullptr};
+      }
+      // Whoever held it before may have removed or renamed the file since it was opened here.
+      struct stat opened {}, there {};
+      const bool same = ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &there) == 0 && opened.st_ino == there.st_ino;
+      if (same || tries == most_tries) return {outcome, std::make_unique<PosixLock>(path, descriptor)};
+      ::close(descriptor);
+    }
   }
 
   std::uint64_t free_bytes(const std::string& path) override {

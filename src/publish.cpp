@@ -113,11 +113,10 @@ void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& pl
   for (const std::string& name : names.last) files.rename(join_path(target.partial, growing(name)), join_path(target.partial, name));
   const std::string templates = join_path(target.partial, template_folder);
   if (files.status(templates)) files.sync_folder(templates);
+  write_small_file(files, join_path(target.partial, complete_file_name), "");
   files.sync_folder(target.partial);
   files.rename(target.partial, target.path);
-  files.remove_file(join_path(target.path, stage_1_file_name));
-  files.remove_file(join_path(target.path, command_file_name));
-  files.sync_folder(target.path);
+  remove_marks(files, target.path);
   files.sync_folder(parent_path(target.path));
 }
 
@@ -140,8 +139,15 @@ std::vector<std::string> old_files(FileSystem& files, const std::string& folder)
   return names;
 }
 
+/// The command file goes last: a folder without it would be nobody's.
+void remove_partial(FileSystem& files, const std::string& folder) {
+  for (const FolderEntry& entry : files.list(folder)) {
+    if (entry.name != command_file_name && entry.status.kind != FileKind::folder) files.remove_file(join_path(folder, entry.name));
+  }
+  files.remove_folder(folder);
+}
+
 void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
-  const std::string mark = join_path(target.path, command_file_name);
   write_command(files, target.path, command_of(files, target.partial).value_or(""));
   for (const std::string& name : old_files(files, target.path)) files.remove_file(join_path(target.path, name));
   files.sync_folder(target.path);
@@ -156,10 +162,10 @@ void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, 
   for (const std::string& name : names.last) move(growing(name), name);
   const std::string templates = join_path(target.path, template_folder);
   if (files.status(templates)) files.sync_folder(templates);
+  write_small_file(files, join_path(target.path, complete_file_name), "");
   files.sync_folder(target.path);
-  files.remove_folder(target.partial);
-  files.remove_file(mark);
-  files.sync_folder(target.path);
+  remove_partial(files, target.partial);
+  remove_marks(files, target.path);
   files.sync_folder(parent_path(target.path));
 }
 

@@ -82,6 +82,14 @@ class Wave {
   void write_together(const Round& round, const Bytes& data) {
     const std::uint64_t bytes = state_.error ? 0 : round.step.end - round.step.begin;
     output_.write_together(bytes == 0 ? 0 : round.step.begin, std::span(data).first(bytes));
+    if (bytes == 0 || state_.error) return;
+    state_.keep(attempt([&] {
+      for (const Round::Part& part : round.parts) note_written(part);
+    }));
+  }
+
+  void note_written(const Round::Part& part) const {
+    if (state_.options.written) state_.options.written({part.piece.file, part.piece.begin, part.piece.end, part.crc32c});
   }
 
   void read_item(const Outgoing::Item& item, std::span<std::byte> to, Buffers& buffers) {
@@ -110,7 +118,7 @@ class Wave {
   }
 
   /// The work of the I/O threads during one round: writing where no collective call does it, reading for this rank, reading for others.
-  void start_threads(const Round& made, Bytes& made_data, const Outgoing& next, Bytes& sent, const Round& written, Bytes& written_data) {
+  void start_threads(Round& made, Bytes& made_data, const Outgoing& next, Bytes& sent, const Round& written, Bytes& written_data) {
     grow(sent, next.bytes);
     const std::size_t writes = output_.is_collective() || state_.error ? 0 : written.parts.size();
     const std::size_t reads = state_.error ? 0 : made.parts.size();
@@ -119,8 +127,9 @@ class Wave {
       if (task < writes) {
         const Round::Part& part = written.parts[task];
         output_.write_alone(part.piece.file, part.piece.begin, output_of(written, part, written_data));
+        note_written(part);
       } else if (task < writes + reads) {
-        const Round::Part& part = made.parts[task - writes];
+        Round::Part& part = made.parts[task - writes];
         const std::span<std::byte> output = output_of(made, part, made_data);
         read_local_copies(part, output, buffers_[worker]);
         if (!waits_for_others(part)) note_made(part, output);  // while the bytes are in this core's cache
@@ -134,15 +143,16 @@ class Wave {
     return std::any_of(part.received_at.begin(), part.received_at.end(), [](std::uint64_t at) { return at != not_received; });
   }
 
-  void note_made(const Round::Part& part, std::span<const std::byte> output) {
-    state_.book.add(part.piece.file, part.piece.begin, part.piece.end, crc32c(output));
+  void note_made(Round::Part& part, std::span<const std::byte> output) {
+    part.crc32c = crc32c(output);
+    state_.book.add(part.piece.file, part.piece.begin, part.piece.end, part.crc32c);
   }
 
   /// Puts what was received where it belongs, and notes the checksums.
-  void finish(const Round& made, Bytes& data) {
+  void finish(Round& made, Bytes& data) {
     if (state_.error) return;
     workers_.start(made.parts.size(), [&](std::size_t, std::size_t task) {
-      const Round::Part& part = made.parts[task];
+      Round::Part& part = made.parts[task];
       if (!waits_for_others(part)) return;
       const std::span<std::byte> output = output_of(made, part, data);
       for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {

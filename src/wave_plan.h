@@ -14,6 +14,7 @@ struct Round {
   struct Part {
     OutputPiece piece;
     std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive, or `not_received`
+    std::uint32_t crc32c = 0;  ///< once it is made
   };
   std::vector<Part> parts;
   std::vector<std::uint64_t> incoming;  ///< bytes from each rank

@@ -51,6 +51,21 @@ class File {
   virtual void sync() = 0;
 };
 
+/// A file that only one process at a time holds. The lock ends with this object, or with the process, however it ends.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+  /// Replaces what the file says: who holds it.
+  virtual void write(std::string_view text) = 0;
+};
+
+/// `held`: `lock` is there. `unknown`: the file system has no locks; `lock` is there, but another process may have one too.
+enum class LockOutcome : std::uint8_t { held, busy, unknown };
+struct LockAttempt {
+  LockOutcome outcome = LockOutcome::unknown;
+  std::unique_ptr<FileLock> lock;
+};
+
 /// How often the disk was asked, for --verbose, --json and tests.
 struct IoCounters {
   std::atomic<std::uint64_t> opens{0}, reads{0}, read_bytes{0}, writes{0}, written_bytes{0};
@@ -71,6 +86,8 @@ class FileSystem {
   virtual void remove_folder(const std::string& path) = 0;  ///< with all in it; links are removed, not followed
   virtual void rename(const std::string& from, const std::string& to) = 0;
   virtual void sync_folder(const std::string& path) = 0;
+  /// Locks the file `path`, which is made when it isn't there; does not wait. By default nobody else ever holds a lock.
+  [[nodiscard]] virtual LockAttempt try_lock(const std::string& path);
   [[nodiscard]] virtual std::uint64_t free_bytes(const std::string& path) = 0;
   /// Whether an existing path lies on NFS. By default not.
   [[nodiscard]] virtual bool is_nfs(const std::string& path);

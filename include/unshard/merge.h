@@ -42,6 +42,7 @@ struct MergeOptions {
   bool dry_run = false;
   int dry_run_ranks = 0;  ///< --ranks; 0: as many as run
   bool overwrite = false;
+  bool restart = false;  ///< nothing of an earlier run is continued
   bool verify = true;
   std::string report_path;
 };

@@ -15,6 +15,7 @@ namespace unshard {
 
 struct LayoutOptions {
   std::uint64_t max_shard_bytes = 50'000'000'000;  ///< decimal, as transformers 5 does by default
+  std::string config_text;  ///< config.json as it is published: for a format that keeps it in the file of weights
 };
 
 /// A small file to write beside the weights.

@@ -72,11 +72,12 @@ struct PlanOptions {
   std::uint64_t stage_layers = 10;
   std::vector<int> nodes;         ///< by rank: the node it runs on, or no_writer; empty: all of one node
   bool one_node_per_file = false;  ///< a file is written by ranks of one node only, as NFS needs it: its clients keep whole pages
+  std::vector<Window> done = {};  ///< what an earlier run has written: sorted, disjoint; left out of windows and runs
 };
 
 struct Plan {
   Layout layout;
-  std::vector<Window> windows;         ///< by file, then position; only those of the stage
+  std::vector<Window> windows;         ///< by file, then position; only those of the stage, without what is done
   std::vector<std::vector<Run>> runs;  ///< by rank; in order of wave, file, position
   std::vector<Group> groups;           ///< by wave, then file
   std::uint32_t wave_count = 0;
@@ -88,7 +89,7 @@ struct Plan {
 /// Local, pure. The layout stays that of the whole model whatever the stage; windows and runs are those of the stage's targets. Bytes per
 /// rank are equal but for a few percent where there is much more than 1 MiB a rank (with one_node_per_file: within a node; nodes share whole
 /// files as evenly as those allow); with less some ranks have nothing. Throws Error(internal) if its own check fails: every byte of every
-/// target (of the stage) in exactly one run.
+/// target (of the stage, and not done) in exactly one run.
 [[nodiscard]] Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options);
 
 /// Local, pure. The steps of `rank` in `wave`, in order (of file and position): at most rounds[wave]. In round k a rank writes its step k,

@@ -52,13 +52,27 @@ struct TargetFolder {
 [[nodiscard]] TargetFolder check_target_folder(Comm& comm, FileSystem& files, const std::string& target,
                                                const std::vector<std::string>& sources, bool overwrite, bool writes = true);
 
-/// Collective. Makes the partial folder (parents too) and in it the plan's files with their final sizes and headers, named by partial_name.
-/// Its `.unshard-command` file holds `fingerprint`: one line that says which command the folder belongs to. What another command left there
-/// is Error(usage) naming that command; what the same command left is removed first. `continuing` (--stage 2): the folder must be there
-/// with this fingerprint, left by an end_stage_1, and stays as it is. Error(no_space) with both numbers when the files don't fit, Error(io)
-/// naming the hosts that don't see the folder. Returns lines for the user (the same on every rank): space that could not be reserved.
-std::vector<std::string> open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
-                                      const std::string& fingerprint, bool continuing);
+/// Which command a partial folder is opened for, and what of an earlier run it may keep.
+struct PartialOptions {
+  std::string fingerprint;  ///< one line that says which command the folder belongs to
+  bool restart = false;     ///< --restart: nothing of an earlier run, whatever command that was, stays
+  bool stage_2 = false;     ///< what stage 1 left must be there, and stays
+};
+
+struct OpenedPartial {
+  std::vector<std::string> notes;   ///< lines for the user, the same on every rank: space that could not be reserved
+  std::vector<std::uint8_t> found;  ///< by file of the plan, the same on every rank: 1 when it was there, with its size and header
+  std::shared_ptr<FileLock> lock;   ///< on the leader: to be kept until the command ends
+  bool is_published = false;        ///< an earlier run of the command was killed when all was done: the target is complete
+};
+
+/// Collective. Makes the partial folder (parents too), or finds it again, takes its lock, and sees to it that it holds the plan's files with
+/// their final sizes and headers, named by partial_name. Files that the same command left stay as they are (also those that it was about to
+/// publish); everything else in the folder, but for journals, goes. Error(usage): another run that lives has the folder (naming its host,
+/// process and Slurm job); it belongs to another command, or this program didn't make it. Error(no_space) with both numbers when the files
+/// don't fit, Error(io) naming the hosts that don't see the folder.
+[[nodiscard]] OpenedPartial open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
+                                         const PartialOptions& options);
 
 /// Collective. What stage 1 ends with: the files in the partial folder are on the device, every error checked, and the folder says that
 /// stage 1 has written its part (a file of its full size says nothing: it has that from the start).

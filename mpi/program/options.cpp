@@ -236,6 +236,7 @@ void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities)
       ->needs(dry_run)
       ->type_name("N");
   app.add_flag("--overwrite", merge.overwrite, "replace a model in the target folder");
+  app.add_flag("--restart", merge.restart, "start anew although an earlier run could be continued");
   app.add_flag_function(
       "--no-verify", [&merge](std::int64_t) { merge.verify = false; }, "don't read back and compare checksums");
   add_text(app, "--report", merge.report_path, "JSON report of every source and output tensor")->type_name("FILE");

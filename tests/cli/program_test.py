@@ -8,6 +8,7 @@ Without --faults (a sanitizer build, which must be loaded first) the tests that 
 import argparse
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -433,6 +434,62 @@ class Limits(ProgramTest):
         result = self.merge(16, timeout=120)
         self.assertEqual(result.code, 0, result.err)
         self.assertEqual(read_safetensors(self.target / "model.safetensors"), names)
+
+
+class Resume(ProgramTest):
+    """After `kill -9` the same command goes on; bench/kill.py does it at 50 random moments of a large merge."""
+
+    def setUp(self):
+        super().setUp()
+        if not OPTIONS.faults:
+            self.skipTest("needs the library of faults")
+        self.input = self.folder / "input"
+        write_large_checkpoint(self.input)
+        self.expect_that_it_works_now()
+        self.expected = (self.target / "model.safetensors").read_bytes()
+        shutil.rmtree(self.target)
+
+    def expect_the_model(self, result):
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual((self.target / "model.safetensors").read_bytes(), self.expected)
+        self.assertEqual([path.name for path in self.target.iterdir() if path.name.startswith(".")], [])
+        self.assertFalse((self.folder / "model.unshard-partial").exists())
+
+    def test_a_killed_merge_goes_on_and_gives_the_same_bytes(self):
+        chance = random.Random(20)
+        went_on = 0
+        for ranks, io in ((0, "posix"), (2, "posix"), (2, "collective"), (3, "posix")):
+            fault = "collective-kill" if io == "collective" else "write-kill"
+            for path in (".safetensors", "model.unshard-partial"):
+                with self.subTest(ranks=ranks, io=io, path=path):
+                    killed = self.merge(ranks, "--io", io, FAULT=fault, FAULT_PATH=path if io == "posix" else "", FAULT_AFTER=str(chance.randrange(1, 12) if io == "posix" else 1),
+                                        FAULT_RANK=str(chance.randrange(max(ranks, 1))))
+                    if killed.code != 0:
+                        self.assertFalse(self.target.exists())
+                        again = self.merge(2 if ranks != 2 else 1)
+                        went_on += "Going on from an earlier run" in again.err
+                        self.expect_the_model(again)
+                    shutil.rmtree(self.target)
+        self.assertGreater(went_on, 1)
+
+    def test_a_second_run_names_the_first_one(self):
+        for ranks in (0, 2):
+            job = {} if ranks else {"SLURM_JOB_ID": "77"}
+            first = Run(["merge", "--local-dir", self.input, "--target-dir", self.target, "--io", "posix"], ranks, FAULT="write-slow", FAULT_PATH=".safetensors", **job)
+            deadline = time.monotonic() + 20
+            while not list(self.folder.glob("model.unshard-partial/*safetensors*")) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            for more in ([], ["--restart"]):
+                named = ["process "] if ranks else [f"process {first.process.pid}, Slurm job 77"]
+                self.expect_error(self.merge(0, *more), 2, "another run works on this target: host ", *named)
+            self.expect_the_model(first.wait())
+            shutil.rmtree(self.target)
+
+    def test_restart_starts_anew(self):
+        self.merge(0, FAULT="write-kill", FAULT_PATH=".safetensors", FAULT_AFTER="8")
+        anew = self.merge(0, "--restart")
+        self.assertNotIn("Going on", anew.err)
+        self.expect_the_model(anew)
 
 
 class FullDisk(ProgramTest):

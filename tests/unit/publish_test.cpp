@@ -39,7 +39,7 @@ void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root 
   const Plan plan = small_plan(comm.size());
   const std::vector<Asset> assets = list_assets(files, root + "/hf");
   const TargetFolder target = check_target_folder(comm, files, root + "/out/model", {root + "/hf"}, overwrite);
-  (void)open_partial(comm, files, target, plan, "merge x", false);
+  if (open_partial(comm, files, target, plan, {"merge x"}).is_published) return;
   for (const Run& part : plan.runs[static_cast<std::size_t>(comm.rank())]) {
     const std::string payload(part.end - part.begin, 'w');
     (void)attempt([&] {
@@ -253,7 +253,7 @@ TEST(Publish, ANameThatLeavesTheTargetIsRefused) {
     const Plan plan = small_plan(1);
     const auto comm = self_comm();
     const TargetFolder target = check_target_folder(*comm, files, "/out/model", {}, false);
-    (void)open_partial(*comm, files, target, plan, "merge x", false);
+    (void)open_partial(*comm, files, target, plan, {"merge x"});
     EXPECT_THROW(publish(*comm, files, target, plan, {{name, "/hf/tokenizer.json"}}, 0, last_files), Error) << name;
     EXPECT_FALSE(files.exists("/out/model")) << name;
   }

@@ -40,8 +40,8 @@ TargetFolder check(FileSystem& files, const std::string& target, const std::vect
   return check_target_folder(*self_comm(), files, target, sources, overwrite, writes);
 }
 
-std::vector<std::string> open(FileSystem& files, const TargetFolder& target, const std::string& fingerprint, bool continuing = false) {
-  return open_partial(*self_comm(), files, target, small_plan(), fingerprint, continuing);
+OpenedPartial open(FileSystem& files, const TargetFolder& target, const std::string& fingerprint, bool stage_2 = false, bool restart = false) {
+  return open_partial(*self_comm(), files, target, small_plan(), {fingerprint, restart, stage_2});
 }
 
 TEST(TargetFolder, ANewTargetIsFineAndNothingIsLeftBehind) {
@@ -143,7 +143,7 @@ TEST(TargetFolder, AnotherDiskOnAnotherNodeIsFoundAndItsHostNamed) {
     run_ranks(3, {.seed = 1, .ranks_per_node = 2}, [&](Comm& comm) {
       FileSystem& mine = comm.rank() < 2 ? static_cast<FileSystem&>(files) : *second;
       const TargetFolder target = check_target_folder(comm, mine, "/scratch/new/model", {}, false);
-      (void)open_partial(comm, mine, target, small_plan(), "merge", false);
+      (void)open_partial(comm, mine, target, small_plan(), {"merge"});
     });
   });
   EXPECT_TRUE(files.tree("/scratch").empty());
@@ -166,7 +166,7 @@ TEST(TargetFolder, ASourceThatOnlyAnotherNodeHasIsComparedThere) {
 TEST(OpenPartial, MakesFilesWithTheirSizesAndHeadersUnderNamesThatNoLoaderTakes) {
   MemoryFileSystem files;
   const TargetFolder target = check(files, "/a/b/model");
-  EXPECT_TRUE(open(files, target, "merge --local-dir x").empty());
+  EXPECT_TRUE(open(files, target, "merge --local-dir x").notes.empty());
   EXPECT_EQ(files.tree("/"), (std::vector<std::string>{"a/b/model.unshard-partial/.unshard-command",
                                                        "a/b/model.unshard-partial/model-00001-of-00002.safetensors.part",
                                                        "a/b/model.unshard-partial/model-00002-of-00002.safetensors.part"}));
@@ -175,15 +175,43 @@ TEST(OpenPartial, MakesFilesWithTheirSizesAndHeadersUnderNamesThatNoLoaderTakes)
   EXPECT_EQ(first.substr(0, 8), "header 1");
 }
 
-TEST(OpenPartial, TheSameCommandStartsAnewAndAnotherIsRefusedByName) {
+TEST(OpenPartial, TheSameCommandFindsItsFilesAgainAndAnotherIsRefusedByName) {
+  MemoryFileSystem files;
+  const TargetFolder target = check(files, "/runs/model");
+  EXPECT_EQ(open(files, target, "merge a").found, (std::vector<std::uint8_t>{0, 0}));
+  const std::string first = target.partial + "/model-00001-of-00002.safetensors.part";
+  files.put(first, "header 1" + std::string(92, 'w'));
+  files.put(target.partial + "/left-over", "x");
+  files.put(target.partial + "/.unshard-journal-1-0", "x");
+  expect_error(ErrorCode::usage, {target.partial, "merge a", "--restart"}, [&] { (void)open(files, target, "merge b"); });
+  EXPECT_TRUE(files.exists(target.partial + "/left-over"));
+  EXPECT_EQ(open(files, target, "merge a").found, (std::vector<std::uint8_t>{1, 1}));
+  EXPECT_FALSE(files.exists(target.partial + "/left-over"));
+  EXPECT_TRUE(files.exists(target.partial + "/.unshard-journal-1-0"));
+  EXPECT_EQ(files.content(first).back(), 'w');
+}
+
+TEST(OpenPartial, AFileWithoutItsSizeOrHeaderIsMadeAgain) {
   MemoryFileSystem files;
   const TargetFolder target = check(files, "/runs/model");
   (void)open(files, target, "merge a");
-  files.put(target.partial + "/left-over", "x");
-  expect_error(ErrorCode::usage, {target.partial, "merge a"}, [&] { (void)open(files, target, "merge b"); });
-  EXPECT_TRUE(files.exists(target.partial + "/left-over"));
+  files.put(target.partial + "/model-00001-of-00002.safetensors.part", "header 1" + std::string(91, 'w'));
+  files.put(target.partial + "/model-00002-of-00002.safetensors.part", "header 33" + std::string(51, 'w'));
+  EXPECT_EQ(open(files, target, "merge a").found, (std::vector<std::uint8_t>{0, 0}));
+  EXPECT_EQ(files.content(target.partial + "/model-00001-of-00002.safetensors.part").find('w'), std::string::npos);
+}
+
+TEST(OpenPartial, RestartTakesNothingOverWhateverCommandItWas) {
+  MemoryFileSystem files;
+  const TargetFolder target = check(files, "/runs/model");
   (void)open(files, target, "merge a");
-  EXPECT_FALSE(files.exists(target.partial + "/left-over"));
+  files.put(target.partial + "/.unshard-journal-1-0", "x");
+  EXPECT_EQ(open(files, target, "merge b", false, true).found, (std::vector<std::uint8_t>{0, 0}));
+  EXPECT_FALSE(files.exists(target.partial + "/.unshard-journal-1-0"));
+  expect_error(ErrorCode::usage, {"merge b"}, [&] { (void)open(files, target, "merge a"); });
+  MemoryFileSystem others;
+  others.put(target.partial + "/thesis.tex", "x");
+  expect_error(ErrorCode::usage, {target.partial}, [&] { (void)open(others, target, "merge a", false, true); });
 }
 
 TEST(OpenPartial, WhatIsNotOursIsNeverRemoved) {
@@ -227,7 +255,7 @@ TEST(OpenPartial, AFileSystemThatCannotReserveIsNoted) {
   files.set_can_reserve(false);
   run_ranks(3, {.seed = 5}, [&](Comm& comm) {
     const TargetFolder target = check_target_folder(comm, files, "/runs/model", {}, false);
-    const auto notes = open_partial(comm, files, target, small_plan(), "merge a", false);
+    const auto notes = open_partial(comm, files, target, small_plan(), {"merge a"}).notes;
     EXPECT_EQ(notes.size(), 1u);
   });
 }

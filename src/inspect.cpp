@@ -6,6 +6,7 @@
 
 #include "catalog_summary.h"
 #include "check_report.h"
+#include "formats/hdf5_model.h"
 #include "formats/safetensors_header.h"
 #include "formats/torch_file.h"
 #include "input.h"
@@ -124,6 +125,13 @@ Listing list_safetensors_file(File& file, const std::string& path) {
   return listing;
 }
 
+Listing list_hdf5_file(File& file, const std::string& path) {
+  const ShardContents contents = hdf5_contents(file, path);
+  Listing listing = listing_of(path, "HDF5 file", contents.pieces.size());
+  for (const Piece& piece : contents.pieces) add_tensor(listing, piece.name, piece.dtype, piece.shape, "");
+  return listing;
+}
+
 /// A header length that is small enough, and a JSON object behind it.
 bool looks_like_safetensors(File& file, const std::string& path) {
   if (path.ends_with(".safetensors")) return true;
@@ -135,6 +143,7 @@ bool looks_like_safetensors(File& file, const std::string& path) {
 
 std::string list_file(FileSystem& files, const std::string& path, bool json) {
   const auto file = files.open_for_reading(path);
+  if (is_hdf5(*file)) return list_hdf5_file(*file, path).text(json);
   return (looks_like_safetensors(*file, path) ? list_safetensors_file(*file, path) : list_torch_file(*file, path)).text(json);
 }
 

@@ -7,7 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "hdf5_model.h"
 #include "hf_files.h"
+#include "hf_names.h"
 #include "safetensors_header.h"
 #include "torch_pieces.h"
 #include "unshard/error.h"
@@ -95,7 +97,7 @@ ShardContents torch_contents(File& file, const std::string& label) {
 class HfFormat final : public CheckpointFormat {
  public:
   [[nodiscard]] std::string_view name() const override { return "hf"; }
-  [[nodiscard]] std::string_view description() const override { return "Hugging Face model folder (safetensors or pytorch_model.bin)"; }
+  [[nodiscard]] std::string_view description() const override { return "Hugging Face model folder (safetensors, pytorch_model.bin or model.h5)"; }
 
   [[nodiscard]] bool recognises(const Tree& tree, const std::string& folder) const override { return has_hf_weights(tree, folder); }
 
@@ -107,6 +109,7 @@ class HfFormat final : public CheckpointFormat {
 
   [[nodiscard]] ShardContents read_headers(const Source& source, FileId file, File& open_file) const override {
     const std::string& label = source.files[file].label;
+    if (label.ends_with(hdf5_weights.ending)) return hdf5_contents(open_file, label);  // which never has an index
     ShardContents contents = label.ends_with(".safetensors") ? safetensors_contents(open_file, label) : torch_contents(open_file, label);
     if (!source.index_label.empty()) compare_with_index(source, file, contents.pieces, contents.findings);
     return contents;

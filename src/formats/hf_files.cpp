@@ -50,6 +50,12 @@ class Description {
                          return name == safetensors_weights.single_file || hf_part_name(safetensors_weights, name);
                        });
     const auto torch_index = usual ? std::nullopt : find_index(torch_weights);
+    const std::set<std::string> in_hdf5 = weights(hdf5_weights);
+    if (safe.empty() && !safe_index && pickled.empty() && !find_index(torch_weights) && !in_hdf5.empty()) {
+      describe(hdf5_weights, in_hdf5, std::nullopt);
+      return std::move(source_);
+    }
+    note_others(in_hdf5);
     const bool read_torch = !usual && (torch_index || !pickled.empty());
     describe(read_torch ? torch_weights : safetensors_weights, read_torch ? pickled : safe, read_torch ? torch_index : safe_index);
     note_others(read_torch ? safe : pickled);
@@ -232,7 +238,7 @@ class Description {
 bool has_hf_weights(const Tree& tree, const std::string& folder) {
   return !names_in(tree, {folder}, [](std::string_view name) {
             return is_hf_weights(safetensors_weights, name) || is_hf_index(safetensors_weights, name) ||
-                   is_hf_weights(torch_weights, name) || name == torch_weights.usual_index;
+                   is_hf_weights(torch_weights, name) || name == torch_weights.usual_index || is_hf_weights(hdf5_weights, name);
           }).empty();
 }
 

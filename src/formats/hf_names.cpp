@@ -17,6 +17,7 @@ std::optional<std::uint64_t> digits(std::string_view text) {
 bool is_hf_weights(const HfWeights& kind, std::string_view name) {
   if (!name.ends_with(kind.ending)) return false;
   if (kind.ending == safetensors_weights.ending) return !name.starts_with("adapter_model");
+  if (kind.ending == hdf5_weights.ending) return name == kind.single_file;  // tf_model.h5 is Keras's
   if (!name.starts_with("pytorch_model")) return false;
   // pytorch_model.bin, pytorch_model.fp16.bin, pytorch_model-00001-of-00002.bin; pytorch_model_fsdp.bin is Accelerate's.
   return name.starts_with("pytorch_model.") || hf_part_name(kind, name);

@@ -9,7 +9,7 @@
 
 namespace unshard {
 
-/// One of the two ways in which weights are stored: safetensors, or pickled by torch.save.
+/// One of the ways in which weights are stored: safetensors, pickled by torch.save, or (only by this program) HDF5.
 struct HfWeights {
   std::string_view ending;        ///< of a file with weights
   std::string_view single_file;   ///< the name that loaders look for first
@@ -19,6 +19,7 @@ struct HfWeights {
 inline constexpr HfWeights safetensors_weights{".safetensors", "model.safetensors", ".safetensors.index.json",
                                                "model.safetensors.index.json"};
 inline constexpr HfWeights torch_weights{".bin", "pytorch_model.bin", ".bin.index.json", "pytorch_model.bin.index.json"};
+inline constexpr HfWeights hdf5_weights{".h5", "model.h5", ".h5.index.json", "model.h5.index.json"};
 
 /// The numbers of `model-00001-of-00003.safetensors`.
 struct HfPartName {

@@ -1,6 +1,7 @@
 // The table of output formats: one row each.
 #include <array>
 
+#include "outputs/hdf5_output.h"
 #include "outputs/safetensors.h"
 #include "unshard/error.h"
 #include "unshard/output_format.h"
@@ -8,7 +9,7 @@
 namespace unshard {
 
 std::span<const OutputFormat* const> output_formats() {
-  static const std::array<const OutputFormat*, 1> table{&safetensors_output()};
+  static const std::array<const OutputFormat*, 2> table{&safetensors_output(), &hdf5_output()};
   return table;
 }
 

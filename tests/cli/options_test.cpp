@@ -193,7 +193,7 @@ TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
 TEST(LaterFeatures, AreRefusedByName) {
   for (const char* option :
        {"--quantize fp8-block", "--quantize=fp8-block", "--cache-dir c", "--cache_dir=c", "--lora-alpha 16",
-        "--hf-upload-path org/name", "--hf_upload_path=org/name", "--lora extract", "--lora fold", 
+        "--hf-upload-path org/name", "--hf_upload_path=org/name", "--lora extract", "--lora fold",
         "--backend megatron", "--backend dcp", "--backend deepspeed", "--backend accelerate"}) {
     std::string name = std::string(option).substr(0, std::string(option).find_first_of(" ="));
     std::replace(name.begin(), name.end(), '_', '-');

@@ -116,7 +116,7 @@ Ending run_command(const Session& session, CommandLine& line) {
       ending = {static_cast<int>(ErrorCode::verification),
                 "test: the models differ; without --quiet, or with --json, the differences are listed"};
   } else {
-    json = inspect(session, line.inspect_path, line.json);
+    json = inspect(session, line.inspect_path, line.json, line.inspect_cache_dir);
   }
   if (line.json && session.comm.rank() == 0) session.log.data(json);
   return ending;

@@ -1,6 +1,7 @@
 // The command `check`: is the checkpoint complete, and what is it? Everything that is wrong is found in one run.
 #include <algorithm>
 
+#include "catalog_cache.h"
 #include "check_report.h"
 #include "input.h"
 #include "steps.h"
@@ -25,7 +26,7 @@ CheckResult check(const Session& session, const CheckOptions& options) {
   if (options.deep) require_buffers("check", limits, least_reading_bytes);
   const Input input = open_input(session, options.input.backend, options.input.local_dirs);
   FileCache files(session.files, input.source, limits);
-  Catalog catalog = read_catalog(session.comm, files, input.source);
+  Catalog catalog = read_cached_catalog(session, files, input.tree, input.source, options.input.cache_dir);
   prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = options.deep, .deep = options.deep});
   CheckReport report{input.source, catalog, input.source.findings, stored_as(session.comm, catalog), {}};
   report.findings.insert(report.findings.end(), catalog.findings.begin(), catalog.findings.end());

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "catalog_cache.h"
 #include "catalog_summary.h"
 #include "check_report.h"
 #include "formats/hdf5_model.h"
@@ -148,10 +149,10 @@ std::string list_file(FileSystem& files, const std::string& path, bool json) {
 }
 
 /// Collective.
-std::string list_folder(const Session& session, const std::string& path, bool json) {
+std::string list_folder(const Session& session, const std::string& path, bool json, const std::string& cache_dir) {
   const Input input = open_input(session, "auto", {path});
   FileCache files(session.files, input.source);
-  Catalog catalog = read_catalog(session.comm, files, input.source);
+  Catalog catalog = read_cached_catalog(session, files, input.tree, input.source, cache_dir);
   prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = false, .deep = false});
   const std::vector<StoredAs> stored = stored_as(session.comm, catalog);
   Listing listing = listing_of(path, format_title(input.source) + " checkpoint", catalog.tensors.size());
@@ -185,11 +186,11 @@ Place find(const Session& session, const std::string& path) {
 
 }  // namespace
 
-std::string inspect(const Session& session, const std::string& path, bool json) {
+std::string inspect(const Session& session, const std::string& path, bool json, const std::string& cache_dir) {
   const Place place = find(session, path);
   std::string text;
   if (place.is_folder) {
-    text = list_folder(session, path, json);
+    text = list_folder(session, path, json, cache_dir);
   } else {
     text = collectively(session.comm, "inspect",
                         [&] { return session.comm.rank() == place.reader ? list_file(session.files, path, json) : std::string{}; });

@@ -50,7 +50,7 @@ MapOptions complete_map_options(const Session& session, const MergeOptions& opti
 /// Collective. The proven catalog, with what --fill-missing-from adds.
 Catalog read_input(const Session& session, FileCache& files, Input& input, const MergeOptions& options) {
   Source& source = input.source;
-  Catalog catalog = read_proven_catalog(session, "catalog", files, source);
+  Catalog catalog = read_proven_catalog(session, "catalog", files, source, {&input.tree, options.input.cache_dir});
   if (!options.fill_missing_from.empty()) {
     HelperFolder fill = read_helper_folder(session, "--fill-missing-from", options.fill_missing_from, limits_of(session, options.input));
     append_catalog(session.comm, source, catalog, fill.source, fill.catalog);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "catalog_cache.h"
 #include "input.h"
 #include "unshard/agree.h"
 
@@ -16,9 +17,11 @@ WorkLimits limits_of(const Session& session, const InputOptions& options) {
   return limits;
 }
 
-Catalog read_proven_catalog(const Session& session, const std::string& what, FileCache& files, const Source& source) {
+Catalog read_proven_catalog(const Session& session, const std::string& what, FileCache& files, const Source& source,
+                            const CachePlace& cache) {
   require_no_errors(what, source.findings);
-  Catalog catalog = read_catalog(session.comm, files, source);
+  Catalog catalog = cache.tree == nullptr ? read_catalog(session.comm, files, source)
+                                          : read_cached_catalog(session, files, *cache.tree, source, cache.dir);
   require_no_errors(what, catalog.findings);
   prove_coverage(session.comm, files, source, catalog, {});
   require_no_errors(what, catalog.findings);

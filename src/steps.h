@@ -14,9 +14,16 @@ namespace unshard {
 /// Local, pure. What a command may use, from its options and from who called it.
 [[nodiscard]] WorkLimits limits_of(const Session& session, const InputOptions& options);
 
+/// Where a catalog may be kept: `tree` has the source's files.
+struct CachePlace {
+  const Tree* tree = nullptr;
+  std::string dir;
+};
+
 /// Collective. The headers of all files, and the proof that they make whole tensors. Throws the first error among the findings; `what`
 /// names the step or the side in it.
-[[nodiscard]] Catalog read_proven_catalog(const Session& session, const std::string& what, FileCache& files, const Source& source);
+[[nodiscard]] Catalog read_proven_catalog(const Session& session, const std::string& what, FileCache& files, const Source& source,
+                                          const CachePlace& cache = {});
 
 /// Local, pure. What mapping must know of the checkpoint: whose names its tensors have, and what it states about itself.
 void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog);

@@ -28,12 +28,12 @@ struct Model {
 
 /// Collective. `what` names the side in messages.
 std::unique_ptr<Model> read_model(const Session& session, const std::string& what, const std::string& backend,
-                                  const std::vector<std::string>& folders, const WorkLimits& limits) {
+                                  const std::vector<std::string>& folders, const InputOptions& options) {
   auto model = std::make_unique<Model>();
   model->input = open_input(session, backend, folders);
   const Source& source = model->input.source;
-  model->files = std::make_unique<FileCache>(session.files, source, limits);
-  model->catalog = read_proven_catalog(session, what, *model->files, source);
+  model->files = std::make_unique<FileCache>(session.files, source, limits_of(session, options));
+  model->catalog = read_proven_catalog(session, what, *model->files, source, {&model->input.tree, options.cache_dir});
   if (model->catalog.tensors.empty())
     throw Error(ErrorCode::bad_input, what + ": " + printable(folders.front(), 4096) + ": holds no tensors");
   return model;
@@ -51,8 +51,8 @@ std::optional<ModelConfig> config_of(const Session& session, const Source& sourc
 
 /// Collective. A published folder as it is.
 std::unique_ptr<Model> published_model(const Session& session, const std::string& what, const std::string& folder,
-                                       const WorkLimits& limits) {
-  auto model = read_model(session, what, "hf", {folder}, limits);
+                                       const InputOptions& options) {
+  auto model = read_model(session, what, "hf", {folder}, options);
   const std::vector<TensorRow>& rows = model->catalog.tensors;
   for (TensorId id = 0; id < rows.size(); ++id) {
     model->targets.targets.push_back({rows[id].name, rows[id].dtype, rows[id].shape, {copy_of(id, rows[id].shape)}});
@@ -62,8 +62,8 @@ std::unique_ptr<Model> published_model(const Session& session, const std::string
 }
 
 /// Collective. What a merge of the shards would write.
-std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptions& options, const WorkLimits& limits) {
-  auto model = read_model(session, "merged", options.input.backend, options.input.local_dirs, limits);
+std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptions& options) {
+  auto model = read_model(session, "merged", options.input.backend, options.input.local_dirs, options.input);
   model->config = find_config(session, model->input.source, options.hf_config).config;
   MapOptions map = options.map;
   take_names_and_facts(map, model->input.source, model->catalog);
@@ -154,8 +154,8 @@ TestResult test(const Session& session, const TestOptions& options) {
   report.tolerance = options.tolerance;
   report.like_dtype = options.like_dtype;
   const auto merged =
-      from_shards ? model_from_shards(session, options, limits) : published_model(session, "merged", options.merged_dir, limits);
-  const auto reference = published_model(session, "reference", options.test_hf_dir, limits);
+      from_shards ? model_from_shards(session, options) : published_model(session, "merged", options.merged_dir, options.input);
+  const auto reference = published_model(session, "reference", options.test_hf_dir, options.input);
   report.tensors = reference->targets.targets.size();
   report.missing = only_in(session, *reference, *merged, report.tied);
   report.unexpected = only_in(session, *merged, *reference, report.tied);

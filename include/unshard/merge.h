@@ -23,6 +23,7 @@ struct InputOptions {
   std::vector<std::string> local_dirs;
   int threads = 4;
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;
+  std::string cache_dir;           ///< --cache-dir: where catalogs are kept
   bool low_cpu_mem_usage = false;  ///< at most 64 MiB of buffers, one step in flight
 };
 
@@ -85,6 +86,6 @@ std::string merge(const Session& session, const MergeOptions& options);
 CheckResult check(const Session& session, const CheckOptions& options);
 TestResult test(const Session& session, const TestOptions& options);
 /// Prints (or, `json`, returns) everything that `path` holds; a file or a folder of any format.
-std::string inspect(const Session& session, const std::string& path, bool json);
+std::string inspect(const Session& session, const std::string& path, bool json, const std::string& cache_dir = "");
 
 }  // namespace unshard

@@ -20,7 +20,7 @@ constexpr Later later_commands[] = {
 };
 
 constexpr Later later_options[] = {
-    {"--quantize", "merge without it and quantise the result"}, {"--cache-dir", "leave it out; the headers are read each time"},
+    {"--quantize", "merge without it and quantise the result"},
     {"--html", "leave it out; --json gives the same facts"},
     {"--lora-alpha", "leave it out; only --lora drop works"},   {"--hf-upload-path", "merge, then run: hf upload REPO TARGET_DIR"},
 };

@@ -129,6 +129,7 @@ void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
       ->type_name("N");
   add_size(app, "--buffer-size", input.buffer_bytes,
            "bound of all buffers of a rank together (default 256MiB; at least 512KiB, for test 2MiB)");
+  add_folder(app, "--cache-dir", input.cache_dir, "keep the parsed headers in a file there, for the next command");
   app.add_flag("--low-cpu-mem-usage", input.low_cpu_mem_usage, "small windows, one in flight: at most 64 MiB of buffers per rank");
   add_list(app, "--local-dir", input.local_dirs, "folder of the checkpoint; several, repeated or with commas, for parts on several disks")
       ->delimiter(',')
@@ -306,6 +307,7 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
 void add_inspect(CLI::App& root, CommandLine& line) {
   CLI::App& app = *root.add_subcommand("inspect", "list what a file or folder of any format holds");
   CLI::Option* path = add_text(app, "path", line.inspect_path, "file or folder")->type_name("PATH");
+  add_folder(app, "--cache-dir", line.inspect_cache_dir, "keep the parsed headers in a file there, for the next command");
   app.add_flag_function(
          "--families", [&line](std::int64_t) { line.command = Command::families; }, "list the model families with name rules")
       ->excludes(path);

@@ -17,7 +17,7 @@ struct CommandLine {
   MergeOptions merge;
   CheckOptions check;
   TestOptions test;
-  std::string inspect_path;
+  std::string inspect_cache_dir, inspect_path;
   std::string help;  ///< the text, for Command::help
   bool json = false;
   Verbosity verbosity = Verbosity::normal;

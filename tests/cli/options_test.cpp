@@ -192,7 +192,7 @@ TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
 
 TEST(LaterFeatures, AreRefusedByName) {
   for (const char* option :
-       {"--quantize fp8-block", "--quantize=fp8-block", "--cache-dir c", "--cache_dir=c", "--lora-alpha 16",
+       {"--quantize fp8-block", "--quantize=fp8-block", "--lora-alpha 16",
         "--hf-upload-path org/name", "--hf_upload_path=org/name", "--lora extract", "--lora fold",
         "--backend megatron", "--backend dcp", "--backend deepspeed", "--backend accelerate"}) {
     std::string name = std::string(option).substr(0, std::string(option).find_first_of(" ="));
@@ -200,7 +200,6 @@ TEST(LaterFeatures, AreRefusedByName) {
     expect_unsupported(std::string("merge --local-dir a --target-dir t ") + option, name);
   }
   expect_unsupported("merge --local-dir a --target-dir t --hf-upload-path x", "hf upload");
-  expect_unsupported("check --local-dir a --cache-dir c", "--cache-dir");
   expect_unsupported("test --merged-dir m --test-hf-dir r --html p.html", "--html");
   expect_unsupported("extract-lora --local-dir a --target-dir t", "extract-lora");
   expect_unsupported("merge-lora --base-model a", "merge-lora");

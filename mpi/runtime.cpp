@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "back_off.h"
@@ -67,6 +71,40 @@ bool would_not_start(const Launch& launch) {
 #endif
 }
 
+/// Under srun a rank that dies while MPI starts, before there is a lifeline, leaves the others waiting for ever (seen with Open MPI 4.1:
+/// one crashed in its start-up, the others stayed in MPI_Comm_dup). From its construction to its destruction there is so much time.
+class StartLimit {
+ public:
+  explicit StartLimit(bool speaks) : thread_([this, speaks] { watch(speaks); }) {}
+  ~StartLimit() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  StartLimit(const StartLimit&) = delete;
+  StartLimit& operator=(const StartLimit&) = delete;
+
+ private:
+  static constexpr std::chrono::seconds limit{120};
+
+  void watch(bool speaks) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, limit, [&] { return started_; })) return;
+    if (speaks)
+      print_error("start: the ranks did not all come together within " + std::to_string(limit.count()) +
+                  " s: one of them may have died, or a node may not reach another; see what the launcher says");
+    _exit(static_cast<int>(ErrorCode::mpi));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::thread thread_;  // last, so that it sees the others
+};
+
 /// What a rank does when another one has died.
 Lifeline::OnLoss end_after_loss(const Comm& comm) {
   std::vector<std::string> hosts;
@@ -113,6 +151,8 @@ Runtime::Runtime(const Launch& launch) {
   if (launch.one_node) prefer_shared_memory();
   yield_while_waiting();
   write_where_the_bytes_are();
+  std::optional<StartLimit> start_limit;
+  if (!launch.ends_together) start_limit.emplace(launch.rank == 0);
   int provided = MPI_THREAD_SINGLE, size = 1;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   uses_mpi_ = true;

@@ -75,8 +75,9 @@ class Expansion {
       throw Error(ErrorCode::bad_input, printable(context_.config.path(), 4096) + ": implies more than " + std::to_string(most_expected) +
                                             " tensors; correct it");
     }
-    std::string name = computed_.empty() ? spec_.name.fill(captures)
-                                         : spec_.name.fill(with_computed(computed_, captures, *context_.names(captures), spec_.name.text()));
+    std::string name = computed_.empty()
+                           ? spec_.name.fill(captures)
+                           : spec_.name.fill(with_computed(computed_, captures, *context_.names(captures), spec_.name.text()));
     if (name.rfind(prefix_, 0) == 0) name.erase(0, prefix_.size());
     out_.push_back({std::move(name), &spec_, shape_varies_ ? shape_of(captures) : shape_});
   }

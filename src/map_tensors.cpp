@@ -45,8 +45,8 @@ void require_megatron_rules(const MapContext& context) {
   const std::string type = context.options.model_type.empty() ? context.config.model_type() : context.options.model_type;
   throw Error(ErrorCode::unsupported,
               (context.options.model_type.empty() ? printable(context.config.path(), 4096) + ": model_type " : "--model-type ") +
-                  (type.empty() ? "is missing" : "'" + printable(type) + "'") + ": no rules for Megatron's names of such a model; known are " +
-                  name_list(megatron_family_names(), 200) +
+                  (type.empty() ? "is missing" : "'" + printable(type) + "'") +
+                  ": no rules for Megatron's names of such a model; known are " + name_list(megatron_family_names(), 200) +
                   "; docs/families.md says how to add one, or give rules with --custom-mapping");
 }
 
@@ -54,10 +54,10 @@ void require_megatron_rules(const MapContext& context) {
 void require_known_norms(const MapContext& context) {
   const auto stored = context.options.facts.find("zero_centred_norms");
   if (stored == context.options.facts.end() || (stored->second == 1) == context.family.zero_centred_norms) return;
-  throw Error(ErrorCode::unsupported,
-              std::string("args.apply_layernorm_1p is ") + (stored->second == 1 ? "set" : "not set") + ", but a " + context.family.name +
-                  " model is published with norms " + (context.family.zero_centred_norms ? "minus 1" : "as they are") +
-                  "; this version does not add or subtract 1");
+  throw Error(ErrorCode::unsupported, std::string("args.apply_layernorm_1p is ") + (stored->second == 1 ? "set" : "not set") + ", but a " +
+                                          context.family.name + " model is published with norms " +
+                                          (context.family.zero_centred_norms ? "minus 1" : "as they are") +
+                                          "; this version does not add or subtract 1");
 }
 
 }  // namespace
@@ -80,7 +80,8 @@ MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& 
     }
   }
   if (!options.names_are_published) {
-    for (const auto& [name, value] : options.facts) context.family.sizes.insert_or_assign(name, Expression::parse(std::to_string(value), "facts"));
+    for (const auto& [name, value] : options.facts)
+      context.family.sizes.insert_or_assign(name, Expression::parse(std::to_string(value), "facts"));
     context.family.sizes.insert_or_assign("from_megatron", Expression::parse("1", "facts"));
     if (options.is_value_model) context.family.sizes.insert_or_assign("is_value_model", Expression::parse("1", "facts"));
     require_megatron_rules(context);

@@ -55,7 +55,7 @@ using Facts = std::map<std::string, std::uint64_t>;
 
 /// The headers of one file.
 struct ShardContents {
-  std::vector<Piece> pieces;  ///< in stored order
+  std::vector<Piece> pieces;     ///< in stored order
   std::vector<std::byte> about;  ///< what the format must know of this file to place the pieces of the others (CheckpointFormat::place)
   Facts facts;                   ///< the same in every file that states them
   std::vector<ObjectNote> objects;

@@ -17,9 +17,9 @@ namespace unshard {
 class CheckpointFormat {
  public:
   virtual ~CheckpointFormat() = default;
-  [[nodiscard]] virtual std::string_view name() const = 0;         ///< "fsdp"
+  [[nodiscard]] virtual std::string_view name() const = 0;                   ///< "fsdp"
   [[nodiscard]] virtual std::string_view backend() const { return name(); }  ///< of --backend; formats of one trainer share it
-  [[nodiscard]] virtual std::string_view description() const = 0;  ///< one line
+  [[nodiscard]] virtual std::string_view description() const = 0;            ///< one line
   /// Local, pure. Whether `folder` itself (not a folder below it) holds files of this format, by names and sizes only.
   [[nodiscard]] virtual bool recognises(const Tree& tree, const std::string& folder) const = 0;
   /// Local, pure. The checkpoint in `folders` (several when its parts lie on several disks). Missing and surplus files are findings; throws

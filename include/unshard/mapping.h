@@ -14,14 +14,15 @@
 
 namespace unshard {
 
-/// config.json, read but not interpreted further. Keys are looked up at the top level, then in `text_config`, `language_config`, `llm_config`, `thinker_config`
-/// (and a `text_config` in these); a key with dots is a path from the top. A key that is null counts as absent.
+/// config.json, read but not interpreted further. Keys are looked up at the top level, then in `text_config`, `language_config`,
+/// `llm_config`, `thinker_config` (and a `text_config` in these); a key with dots is a path from the top. A key that is null counts as
+/// absent.
 class ModelConfig {
  public:
   /// Local. Throws Error(bad_input) naming `path` for what is no JSON object, nested deeper than 100 levels, or has impossible numbers.
   static ModelConfig parse(std::string_view text, const std::string& path);
   [[nodiscard]] const std::string& path() const;
-  [[nodiscard]] std::string model_type() const;                 ///< "" when absent
+  [[nodiscard]] std::string model_type() const;  ///< "" when absent
   [[nodiscard]] std::vector<std::string> architectures() const;
   [[nodiscard]] bool has(std::string_view key) const;
   /// Throws Error(bad_input) naming path and key when something else than a whole number stands there.
@@ -34,7 +35,7 @@ class ModelConfig {
 
   /// What changes in the written config.json; everything else, unknown keys and number formatting included, stays as it is.
   struct Edits {
-    std::optional<DType> dtype;            ///< the keys present, in sub-configs too; `torch_dtype` when there is none
+    std::optional<DType> dtype;  ///< the keys present, in sub-configs too; `torch_dtype` when there is none
     std::optional<bool> tie_word_embeddings;
     std::optional<std::uint64_t> vocab_size;
     bool remove_quantization = false;
@@ -66,7 +67,7 @@ struct LikeFolder {
 };
 
 struct MapOptions {
-  std::string model_type;      ///< --model-type, else ""
+  std::string model_type;  ///< --model-type, else ""
   DTypeChoice dtype;
   bool tie_word_embedding = false;
   bool is_value_model = false;
@@ -76,7 +77,7 @@ struct MapOptions {
   std::vector<std::string> allow_missing, drop;  ///< globs
   std::optional<LikeFolder> like;
   bool names_are_published = true;  ///< unknown names pass through (FSDP, DCP, HF); false where every name needs a rule (Megatron)
-  Facts facts;  ///< numbers that the checkpoint states about itself, by the names that rules have for them
+  Facts facts;                      ///< numbers that the checkpoint states about itself, by the names that rules have for them
 };
 
 /// Two stored tensors that config.json or a flag says are tied; whether they are equal decides what is written.
@@ -102,13 +103,15 @@ struct Mapping {
 [[nodiscard]] NameHelp name_help(const ModelConfig& config, const MapOptions& options);
 
 /// Local, pure. The tie that must be settled before mapping, if any.
-[[nodiscard]] std::optional<TieQuestion> tie_question(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options);
+[[nodiscard]] std::optional<TieQuestion> tie_question(const std::vector<TensorRow>& table, const ModelConfig& config,
+                                                      const MapOptions& options);
 
-/// Local, pure, deterministic. Throws Error(bad_input) with names: missing tensors, colliding names, shapes that contradict config.json, a flag that
-/// contradicts the checkpoint; Error(unsupported): LoRA tensors without --lora drop, unknown element types.
+/// Local, pure, deterministic. Throws Error(bad_input) with names: missing tensors, colliding names, shapes that contradict config.json, a
+/// flag that contradicts the checkpoint; Error(unsupported): LoRA tensors without --lora drop, unknown element types.
 [[nodiscard]] Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options, TieAnswer tie);
 
-/// Local, pure. `name` without what wrappers put into it: `_orig_mod`, `_fsdp_wrapped_module`, `_checkpoint_wrapped_module`, `_fpw_module` at any depth; `module`,
+/// Local, pure. `name` without what wrappers put into it: `_orig_mod`, `_fsdp_wrapped_module`, `_checkpoint_wrapped_module`, `_fpw_module`
+/// at any depth; `module`,
 /// `_forward_module` in front or beside another wrapper's element.
 [[nodiscard]] std::string without_wrappers(std::string_view name);
 

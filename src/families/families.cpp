@@ -81,7 +81,8 @@ class Loader {
 
   Family load_type(const std::string& model_type) {
     for (const EmbeddedFamily& one : embedded_families()) {
-      if (one.text.find('"' + model_type + '"') == std::string_view::npos) continue;  // parsing every file takes longer than mapping a small model
+      if (one.text.find('"' + model_type + '"') == std::string_view::npos)
+        continue;  // parsing every file takes longer than mapping a small model
       const Json json = parse_json(one.text, label(one.name));
       const std::vector<std::string> types = texts_at(json, "model_types", label(one.name));
       if (std::find(types.begin(), types.end(), model_type) != types.end()) return read(json, one.name);
@@ -96,9 +97,10 @@ class Loader {
 
   Family read(const Json& json, std::string_view name) {
     const std::string where = label(name);
-    require_keys(json,
-                 {"about", "model_types", "like", "without", "text", "sizes", "ranges", "tensors", "rules", "keep_dtype", "leave_out",
-                  "known", "ties", "tied_by_default", "base_prefix", "sorted", "megatron", "megatron_names", "placements", "zero_centred_norms"},
+    require_keys(json, {"about",     "model_types", "like",           "without",         "text",
+                        "sizes",     "ranges",      "tensors",        "rules",           "keep_dtype",
+                        "leave_out", "known",       "ties",           "tied_by_default", "base_prefix",
+                        "sorted",    "megatron",    "megatron_names", "placements",      "zero_centred_norms"},
                  where);
     if (++depth_ > most_ancestors) refuse(where, "is like itself");
     Family family;

@@ -44,17 +44,17 @@ struct Family {
   Expressions ranges;  ///< how far a variable of a tensor's name runs
   std::vector<TensorSpec> tensors;
   std::vector<Rule> rules;
-  std::vector<Rule> megatron;                                      ///< from Megatron's names and layouts to published ones
-  std::vector<OtherName> megatron_names;                           ///< other names of Megatron's; each is replaced once, in order
-  std::vector<std::pair<std::string, std::string>> placements;      ///< glob on Megatron's names, how tensor-parallel ranks share the tensor
-  std::vector<std::string> keep_dtype;  ///< globs: tensors that stay in their stored type
+  std::vector<Rule> megatron;                                   ///< from Megatron's names and layouts to published ones
+  std::vector<OtherName> megatron_names;                        ///< other names of Megatron's; each is replaced once, in order
+  std::vector<std::pair<std::string, std::string>> placements;  ///< glob on Megatron's names, how tensor-parallel ranks share the tensor
+  std::vector<std::string> keep_dtype;                          ///< globs: tensors that stay in their stored type
   std::vector<LeftOut> left_out;
   std::vector<std::string> known;                         ///< globs: published tensors that need not be in `tensors`
   std::vector<std::pair<std::string, std::string>> ties;  ///< head, embedding (published names)
   std::optional<bool> tied_by_default;
-  std::string base_prefix;  ///< in front of every tensor but the head's; absent when the base model was saved alone
+  std::string base_prefix;          ///< in front of every tensor but the head's; absent when the base model was saved alone
   bool zero_centred_norms = false;  ///< published as w where the model computes with 1 + w
-  bool sorted = false;      ///< transformers sorts the tensors of a model that it converts before it saves them
+  bool sorted = false;              ///< transformers sorts the tensors of a model that it converts before it saves them
 };
 
 /// Local. The family of `model_type`, or the one that holds for all models. `config` names the language model inside a multimodal one.

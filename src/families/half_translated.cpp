@@ -55,7 +55,8 @@ class Adder {
     add_rule(rule, is_whole, published, published, "");
     if (half.empty()) return;
     add_rule(rule, is_whole, half, published, "");
-    const auto stacked = std::find_if(rules.begin(), rules.end(), [&](const Rule& other) { return other.whole.text() == without_layer(rule.whole.text()); });
+    const auto stacked =
+        std::find_if(rules.begin(), rules.end(), [&](const Rule& other) { return other.whole.text() == without_layer(rule.whole.text()); });
     if (stacked != rules.end()) add_rule(*stacked, is_whole, without_layer(half), published, "l");
   }
 

@@ -31,7 +31,8 @@ bool capture(Captures& captures, const std::string& variable, std::string_view v
 }  // namespace
 
 bool is_computed(std::string_view variable) {
-  return std::any_of(variable.begin(), variable.end(), [](char c) { return c == ' ' || c == '+' || c == '*' || c == '/' || c == '-' || c == '('; });
+  return std::any_of(variable.begin(), variable.end(),
+                     [](char c) { return c == ' ' || c == '+' || c == '*' || c == '/' || c == '-' || c == '('; });
 }
 
 const std::string* find_capture(const Captures& captures, std::string_view variable) {

@@ -22,7 +22,8 @@ std::vector<std::string> named_axes(const Rule& rule, const NamePattern& piece) 
 
 void add_computed(Rule& rule, const NamePattern& piece, const std::string& label) {
   for (auto& variable : computed_variables(piece, label)) {
-    const bool known = std::any_of(rule.computed.begin(), rule.computed.end(), [&](const auto& one) { return one.first == variable.first; });
+    const bool known =
+        std::any_of(rule.computed.begin(), rule.computed.end(), [&](const auto& one) { return one.first == variable.first; });
     if (!known) rule.computed.push_back(std::move(variable));
   }
 }
@@ -37,7 +38,8 @@ void add_piece(Rule& rule, const std::string& name, const Json& axes, const std:
   } else {
     for (const Json& part : axes) {
       piece.parts.push_back(parse_piece(text_of(part, label), *rule.axes, piece.named, label));
-      if (piece.parts.back().dimensions.axes.empty() || piece.parts.back().dimensions.axes.size() != piece.parts.front().dimensions.axes.size())
+      if (piece.parts.back().dimensions.axes.empty() ||
+          piece.parts.back().dimensions.axes.size() != piece.parts.front().dimensions.axes.size())
         refuse(label, "the parts of '" + printable(name) + "' need the same number of dimensions, one or more");
     }
     if (piece.parts.empty()) refuse(label, "'" + printable(name) + "' has no part");
@@ -68,8 +70,8 @@ void parse_pieces(Rule& rule, const Json& pieces, const std::string& label) {
   if (rule.pieces.empty()) refuse(label, "has no target");
   for (const RulePiece& piece : rule.pieces) {
     for (const std::string& variable : rule.whole.variables()) {
-      const bool used = std::any_of(rule.computed.begin(), rule.computed.end(),
-                                    [&](const auto& one) { return has(one.second.names(), variable); });
+      const bool used =
+          std::any_of(rule.computed.begin(), rule.computed.end(), [&](const auto& one) { return has(one.second.names(), variable); });
       if (!used && !has(piece.name.variables(), variable))
         refuse(label, "'" + printable(piece.name.text()) + "' lacks {" + printable(variable) + "}");
     }

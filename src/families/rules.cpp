@@ -123,8 +123,8 @@ Made renamed(const std::string& from, std::string to, const Shape& shape) {
 /// A rename of a whole that is stacked along its first dimension: one piece for each index there.
 std::vector<Made> unstacked(const Rule& rule, const std::string& name, const Shape& shape, const Captures& captures) {
   if (shape.empty() || shape[0] > most_pieces)
-    throw Error(ErrorCode::bad_input, printable(name) + ": stored shape " + to_string(shape) + " has no first dimension over {" +
-                                          rule.stacked + "}");
+    throw Error(ErrorCode::bad_input,
+                printable(name) + ": stored shape " + to_string(shape) + " has no first dimension over {" + rule.stacked + "}");
   const Shape piece_shape(std::span(shape.begin() + 1, shape.end()));
   std::vector<Made> made;
   for (std::uint64_t i = 0; i < shape[0]; ++i) {

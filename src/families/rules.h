@@ -27,8 +27,8 @@ struct Rule {
   std::string stacked;            ///< of a rename: the variable that the first dimension of the whole runs over; "": none
   std::vector<RulePiece> pieces;
   std::vector<std::pair<std::string, Expression>> computed;  ///< the computed variables of the pieces' names
-  bool whole_is_stored = true;     ///< false: the checkpoint has the pieces
-  bool rest_is_padding = false;    ///< the pieces need not cover the whole (a padded vocabulary)
+  bool whole_is_stored = true;                               ///< false: the checkpoint has the pieces
+  bool rest_is_padding = false;                              ///< the pieces need not cover the whole (a padded vocabulary)
   bool only_for_like = false;      ///< not a difference between modules and published files; used where --like asks for it
   std::optional<Expression> when;  ///< over config.json and the numbers in the whole's name
 };

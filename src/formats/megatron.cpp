@@ -99,7 +99,8 @@ void note_name(MegatronFile& about, std::uint64_t chunk, std::string_view name, 
 
 /// Names of before Megatron-core.
 bool is_old_name(std::string_view name) {
-  return name.find("language_model.encoder.") != std::string_view::npos || name.find("language_model.transformer.") != std::string_view::npos;
+  return name.find("language_model.encoder.") != std::string_view::npos ||
+         name.find("language_model.transformer.") != std::string_view::npos;
 }
 
 /// Before checkpoint_version 2.0 the rows of fused q, k, v lay in another order.
@@ -115,7 +116,9 @@ void check_version(const pickle::Node& root, bool old_names, const std::string& 
 class MegatronFormat final : public CheckpointFormat {
  public:
   [[nodiscard]] std::string_view name() const override { return "megatron"; }
-  [[nodiscard]] std::string_view description() const override { return "Megatron checkpoint (mp_rank_<TT>[_<PPP>][_<EEE>]/model_optim_rng.pt)"; }
+  [[nodiscard]] std::string_view description() const override {
+    return "Megatron checkpoint (mp_rank_<TT>[_<PPP>][_<EEE>]/model_optim_rng.pt)";
+  }
 
   [[nodiscard]] bool recognises(const Tree& tree, const std::string& folder) const override { return holds_megatron_files(tree, folder); }
 

@@ -67,14 +67,8 @@ class Reader {
   char letter_of(const Node& layer) const {
     const Node* value = &layer;
     if (!value->is_text() && value->args().size() == 1) value = value->args().front();  // the enumeration LayerType
-    constexpr std::array<std::pair<std::string_view, char>, 8> names{{{"embedding", 'E'},
-                                                                     {"decoder", 't'},
-                                                                     {"encoder", '?'},
-                                                                     {"mtp", 'm'},
-                                                                     {"loss", 'L'},
-                                                                     {"E", 'E'},
-                                                                     {"t", 't'},
-                                                                     {"m", 'm'}}};
+    constexpr std::array<std::pair<std::string_view, char>, 8> names{
+        {{"embedding", 'E'}, {"decoder", 't'}, {"encoder", '?'}, {"mtp", 'm'}, {"loss", 'L'}, {"E", 'E'}, {"t", 't'}, {"m", 'm'}}};
     for (const auto& [name, letter] : names) {
       if (value->is_text() && value->view() == name) return letter;
     }
@@ -109,7 +103,8 @@ std::optional<std::uint64_t> read_optional(WireReader& in) {
 
 void write(WireWriter& out, const MegatronArgs& args) {
   for (const std::uint64_t size : {args.tensor, args.pipeline, args.expert}) out.number(size);
-  for (const auto& value : {args.expert_tensor, args.layers, args.experts, args.padded_vocabulary, args.first_stage_layers, args.last_stage_layers})
+  for (const auto& value :
+       {args.expert_tensor, args.layers, args.experts, args.padded_vocabulary, args.first_stage_layers, args.last_stage_layers})
     write(out, value);
   for (const bool flag : {args.embedding_counts, args.loss_counts, args.zero_centred_norms}) out.number(flag ? 1 : 0);
   out.text(args.layout);
@@ -119,8 +114,8 @@ void write(WireWriter& out, const MegatronArgs& args) {
 MegatronArgs read_args(WireReader& in) {
   MegatronArgs args;
   for (std::uint64_t* size : {&args.tensor, &args.pipeline, &args.expert}) *size = in.number();
-  for (auto* value : {&args.expert_tensor, &args.layers, &args.experts, &args.padded_vocabulary, &args.first_stage_layers,
-                      &args.last_stage_layers})
+  for (auto* value :
+       {&args.expert_tensor, &args.layers, &args.experts, &args.padded_vocabulary, &args.first_stage_layers, &args.last_stage_layers})
     *value = read_optional(in);
   for (bool* flag : {&args.embedding_counts, &args.loss_counts, &args.zero_centred_norms}) *flag = in.number_up_to(1) == 1;
   args.layout = in.text();

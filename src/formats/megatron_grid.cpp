@@ -101,11 +101,12 @@ class GridMaker {
                               ", expert-parallel " + std::to_string(grid_.expert);
     const std::size_t parts = 1 + (grid_.pipeline > 1 ? 1 : 0) + (grid_.expert > 1 ? 1 : 0);
     if (numbers_.front().size() != parts)
-      fail(label(0), "its folder's name has " + std::to_string(numbers_.front().size()) + " numbers, but args say " + sizes +
-                         "; was it renamed?");
+      fail(label(0),
+           "its folder's name has " + std::to_string(numbers_.front().size()) + " numbers, but args say " + sizes + "; was it renamed?");
     if (grid_.tensor % grid_.expert_tensor != 0) {
-      fail(label(0), "expert-tensor-parallel " + std::to_string(grid_.expert_tensor) + " does not divide tensor-parallel " +
-                         std::to_string(grid_.tensor) + ": ranks overwrote each other's files when this was saved",
+      fail(label(0),
+           "expert-tensor-parallel " + std::to_string(grid_.expert_tensor) + " does not divide tensor-parallel " +
+               std::to_string(grid_.tensor) + ": ranks overwrote each other's files when this was saved",
            ErrorCode::unsupported);
     }
   }
@@ -158,7 +159,8 @@ class GridMaker {
     return folders;
   }
 
-  /// A part that no file has: of the dense tensors (tensor rank, pipeline rank), of the experts (expert-tensor rank, expert rank, pipeline rank).
+  /// A part that no file has: of the dense tensors (tensor rank, pipeline rank), of the experts (expert-tensor rank, expert rank, pipeline
+  /// rank).
   void find_missing() {
     const std::uint64_t grid_size = grid_.pipeline * grid_.tensor * grid_.expert;
     if (grid_size > most_ranks) fail(label(0), "its args say that there are " + std::to_string(grid_size) + " ranks, which is impossible");

@@ -1,4 +1,5 @@
-// Which decoder layers a pipeline stage holds. Megatron numbers the layers of each model chunk from 0; a published model from the first stage on.
+// Which decoder layers a pipeline stage holds. Megatron numbers the layers of each model chunk from 0; a published model from the first
+// stage on.
 #pragma once
 
 #include <cstdint>

@@ -20,10 +20,10 @@ enum class Sharing : std::uint8_t { along_0, along_1, replicated, vocabulary, na
 
 Sharing sharing_of(const std::string& text) {
   constexpr std::array<std::pair<std::string_view, Sharing>, 5> words{{{"0", Sharing::along_0},
-                                                                      {"1", Sharing::along_1},
-                                                                      {"replicated", Sharing::replicated},
-                                                                      {"vocabulary", Sharing::vocabulary},
-                                                                      {"narrow", Sharing::narrow}}};
+                                                                       {"1", Sharing::along_1},
+                                                                       {"replicated", Sharing::replicated},
+                                                                       {"vocabulary", Sharing::vocabulary},
+                                                                       {"narrow", Sharing::narrow}}};
   for (const auto& [word, sharing] : words) {
     if (text == word) return sharing;
   }
@@ -53,9 +53,9 @@ std::string with_global_layer(std::string_view name, std::uint64_t first) {
 
 /// What a name says of routed experts.
 struct ExpertName {
-  std::string name;             ///< of the tensor of all experts
-  std::uint64_t first = 0;      ///< the expert's local number
-  bool all = false;             ///< the tensor holds all experts of its rank
+  std::string name;                                                                        ///< of the tensor of all experts
+  std::uint64_t first = 0;                                                                 ///< the expert's local number
+  bool all = false;                                                                        ///< the tensor holds all experts of its rank
   enum class Layout : std::uint8_t { matrices, columns, rows } layout = Layout::matrices;  ///< of such a tensor; the latter two: GroupedMLP
 };
 
@@ -124,7 +124,8 @@ class Placer {
   [[nodiscard]] std::string canonical(const std::string& name) const {
     std::string plain = without_wrappers(name);
     if (!help_.renames.empty()) plain = with_parts_replaced(plain, help_.renames);
-    return megatron_name(base_, [](const Captures&) -> std::unique_ptr<Names> { return nullptr; }, std::move(plain));
+    return megatron_name(
+        base_, [](const Captures&) -> std::unique_ptr<Names> { return nullptr; }, std::move(plain));
   }
 
   void add(Piece piece, std::vector<Piece>& to) {
@@ -240,7 +241,8 @@ class Placer {
       if (piece.shape.size() != 2 || piece.shape[0] != here) misfit(piece, here);
     } else {
       if (expert.first >= here)
-        throw Error(ErrorCode::bad_input, "is expert " + std::to_string(expert.first) + " of only " + std::to_string(here) + " on its rank");
+        throw Error(ErrorCode::bad_input,
+                    "is expert " + std::to_string(expert.first) + " of only " + std::to_string(here) + " on its rank");
       stack(piece, here, expert.first);
     }
     widen(piece, 0, grid_.expert, place_.expert);

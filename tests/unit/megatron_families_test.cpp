@@ -1,5 +1,5 @@
-// The rules for Megatron's names, for every family: from the files of transformers (tests/data/families) to Megatron's tensors, for one and for
-// two tensor-parallel ranks, and back; and the names against the tables of Megatron-Bridge and others (tests/data/megatron_names.json).
+// The rules for Megatron's names, for every family: from the files of transformers (tests/data/families) to Megatron's tensors, for one and
+// for two tensor-parallel ranks, and back; and the names against the tables of Megatron-Bridge and others (tests/data/megatron_names.json).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,7 +56,8 @@ std::uint64_t index_in(const Shape& shape, const std::vector<std::uint64_t>& at)
 void fill(const Term& term, const Labelled& source, Labelled& target) {
   std::vector<std::uint64_t> counter(term.axes.size(), 0);
   while (true) {
-    std::vector<std::uint64_t> from(term.source_start.begin(), term.source_start.end()), to(term.target_start.begin(), term.target_start.end());
+    std::vector<std::uint64_t> from(term.source_start.begin(), term.source_start.end()),
+        to(term.target_start.begin(), term.target_start.end());
     for (std::size_t k = 0; k < counter.size(); ++k) {
       from[term.axes[k].source_dim] += counter[k] * term.axes[k].source_step;
       to[term.axes[k].target_dim] += counter[k] * term.axes[k].target_step;
@@ -220,7 +221,8 @@ TEST_P(MegatronFamilies, StackedLayersAreTakenApart) {
     if (by_layer.size() != layers) GTEST_SKIP() << "layers differ, which Megatron does not stack";
     Labelled stack{{layers}, {}};
     for (const std::uint64_t extent : by_layer.at(0)->shape) stack.shape.push_back(extent);
-    for (const auto& [layer, tensor] : by_layer) stack.elements.insert(stack.elements.end(), tensor->elements.begin(), tensor->elements.end());
+    for (const auto& [layer, tensor] : by_layer)
+      stack.elements.insert(stack.elements.end(), tensor->elements.begin(), tensor->elements.end());
     stored.emplace(name, std::move(stack));
   }
   std::vector<TensorRow> rows;
@@ -274,13 +276,15 @@ TEST_P(MegatronFamilies, HasTheNamesOfOtherConverters) {
   EXPECT_GT(compared, 6U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transformers, MegatronFamilies, testing::ValuesIn(language_models()), [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(Transformers, MegatronFamilies, testing::ValuesIn(language_models()),
+                         [](const auto& family) { return family.param; });
 
 TEST(MegatronFamilyNames, HoldWhatIsPromised) {
   const std::vector<std::string> names = megatron_family_names();
-  for (const char* name : {"llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3", "gemma3_text",
-                           "deepseek_v2", "deepseek_v3", "glm4", "gpt_oss", "phi3", "starcoder2", "falcon", "gpt2", "gpt_neox", "nemotron", "qwen2_vl",
-                           "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})
+  for (const char* name :
+       {"llama",  "mistral",     "mixtral",     "qwen2",       "qwen2_moe",  "qwen3",    "qwen3_moe",   "gemma",      "gemma2",
+        "gemma3", "gemma3_text", "deepseek_v2", "deepseek_v3", "glm4",       "gpt_oss",  "phi3",        "starcoder2", "falcon",
+        "gpt2",   "gpt_neox",    "nemotron",    "qwen2_vl",    "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})
     EXPECT_TRUE(std::find(names.begin(), names.end(), name) != names.end()) << name;
 }
 
@@ -312,7 +316,8 @@ class HalfTranslated : public testing::Test {
       names.push_back(target.name + " " + to_string(target.shape));
     return names;
   }
-  ModelConfig config_ = ModelConfig::parse(R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 4})", "config.json");
+  ModelConfig config_ =
+      ModelConfig::parse(R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 4})", "config.json");
   MapOptions options_;
 };
 
@@ -344,7 +349,8 @@ TEST_F(HalfTranslated, AnUnmappedTensorIsNamed) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::bad_input);
-    EXPECT_EQ(std::string(error.what()).find("decoder.layers.1.self_attention.out_mix.weight: no rule of the family 'llama'"), 0U) << error.what();
+    EXPECT_EQ(std::string(error.what()).find("decoder.layers.1.self_attention.out_mix.weight: no rule of the family 'llama'"), 0U)
+        << error.what();
   }
 }
 

@@ -257,7 +257,8 @@ TEST(Expression, TextThatIsNoneIsRefused) {
 
 TEST(Rules, PartsOfAPieceLieBehindEachOther) {
   // Two groups of two q rows, one k row, one v row; published as all q, all k, all v.
-  const Book book(R"({"source": "qkv", "axes": "(g=2 s d=1) h", "targets": {"fused": ["s=0:2: (g s d) h", "s=2: (g d) h", "s=3: (g d) h"]}})");
+  const Book book(
+      R"({"source": "qkv", "axes": "(g=2 s d=1) h", "targets": {"fused": ["s=0:2: (g s d) h", "s=2: (g d) h", "s=3: (g d) h"]}})");
   const std::vector<Made> pieces = book.split("qkv", {8, 1});
   ASSERT_EQ(pieces.size(), 1U);
   EXPECT_EQ(pieces[0].shape, (Shape{8, 1}));
@@ -273,8 +274,10 @@ TEST(Rules, BracketsStandForOneLayerAndForAllStacked) {
   EXPECT_EQ(book.split("layers.7.w", {2, 1}).front().name, "m.7.a");
   Family family = family_of("", ModelConfig());
   family.rules.clear();
-  add_custom_rules(family, R"({"rules": [{"source": "layers[.{l}].w", "axes": "(p=2 i) h", "targets": {"m.{l}.a": "p=0: i h", "m.{l}.b": "p=1: i h"}},
-                                         {"source": "layers[.{l}].n", "target": "m.{l}.n"}]})", "rules.json");
+  add_custom_rules(
+      family, R"({"rules": [{"source": "layers[.{l}].w", "axes": "(p=2 i) h", "targets": {"m.{l}.a": "p=0: i h", "m.{l}.b": "p=1: i h"}},
+                                         {"source": "layers[.{l}].n", "target": "m.{l}.n"}]})",
+      "rules.json");
   ASSERT_EQ(family.rules.size(), 4U);
   const auto stacked = split_whole(family.rules[1], "layers.w", {3, 2, 1}, book.scope());
   ASSERT_TRUE(stacked);
@@ -292,13 +295,15 @@ TEST(Rules, BracketsStandForOneLayerAndForAllStacked) {
 TEST(Rules, AVariableMayBeComputed) {
   const Book book(R"({"source": "mtp.{k}.w", "target": "layers.{num_hidden_layers + k}.w"})", R"({"num_hidden_layers": 61})");
   EXPECT_EQ(book.split("mtp.1.w", {2}).front().name, "layers.62.w");
-  EXPECT_NE(error_of([] { Book(R"({"source": "mtp.{k}.w", "target": "layers.{num_hidden_layers + k}.w"})").split("mtp.1.w", {2}); })
-                .find("has no value for 'num_hidden_layers + k'"),
+  EXPECT_NE(error_of([] {
+              Book(R"({"source": "mtp.{k}.w", "target": "layers.{num_hidden_layers + k}.w"})").split("mtp.1.w", {2});
+            }).find("has no value for 'num_hidden_layers + k'"),
             std::string::npos);
 }
 
 TEST(Rules, BracketsNeedOneVariable) {
-  for (const char* source : {"layers[.{l}.w", "layers].w", "layers[.x].w", "layers[.{l}.{m}].w", "layers[.{l}][.{m}].w", "layers[{rest*}].w"}) {
+  for (const char* source :
+       {"layers[.{l}.w", "layers].w", "layers[.x].w", "layers[.{l}.{m}].w", "layers[.{l}][.{m}].w", "layers[{rest*}].w"}) {
     EXPECT_FALSE(error_of_rules(std::string(R"({"source": ")") + source + R"(", "target": "m.{l}.w"})").empty()) << source;
   }
 }

@@ -60,12 +60,16 @@ class Run:
             self.out, self.err = self.process.communicate(timeout=self.timeout)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            _, err = self.process.communicate()
-            raise AssertionError(f"hangs: {self.process.args}\n{err}") from None
+            _, self.err = self.process.communicate()
+            raise AssertionError(f"hangs: {self.process.args}\n{self.err}") from None
         self.seconds = time.monotonic() - began
         self.code = self.process.returncode
         self.lines = [line for line in self.err.splitlines() if "unshard: error:" in line]
         return self
+
+    def has_begun(self):
+        """Whether the program has said anything, so that MPI had started."""
+        return "Found " in self.err or "unshard: error:" in self.err
 
     def ranks(self):
         """Process by rank, of those that are there."""
@@ -121,7 +125,17 @@ class ClusterTest(unittest.TestCase):
         return Run([*launcher, f"-n{ranks}", *preload, OPTIONS.unshard, "merge", "--local-dir", self.local, "--target-dir", self.target, *options], **extra)
 
     def merge(self, *options, **extra):
-        return self.start_merge(*options, **extra).wait()
+        """Once more where MPI has not started: on a busy machine one in twenty starts of any program with Open MPI 4.1 and Slurm 22.05 crashes or stands still."""
+        for tries in (2, 1, 0):
+            run = self.start_merge(*options, **extra)
+            try:
+                run.wait()
+            except AssertionError:
+                if run.has_begun() or tries == 0:
+                    raise
+                continue
+            if run.code == 0 or run.has_begun() or "Segmentation fault" not in run.err or tries == 0:
+                return run
 
     def expect_same_as_one_rank(self, source):
         alone = Run([OPTIONS.unshard, "merge", "--local-dir", source, "--target-dir", self.shared / "alone"]).wait()

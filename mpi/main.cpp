@@ -112,6 +112,9 @@ Ending run_command(const Session& session, CommandLine& line) {
   } else if (line.command == Command::test) {
     TestResult result = test(session, line.test);
     json = std::move(result.json);
+    if (result.equal && !result.changed)
+      ending = {static_cast<int>(ErrorCode::verification), "test: nothing changed from the base model " + printable(line.test.base_dir, 4096) +
+                                                               "; is this the checkpoint of the trained model?"};
     if (!result.equal)
       ending = {static_cast<int>(ErrorCode::verification),
                 "test: the models differ; without --quiet, or with --json, the differences are listed"};

@@ -4,6 +4,8 @@
 #include "unshard/catalog.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "catalog_notes.h"
@@ -13,6 +15,7 @@
 #include "file_owners.h"
 #include "send_home.h"
 #include "tensor_table.h"
+#include "thread_loop.h"
 #include "unshard/agree.h"
 #include "unshard/checkpoint_format.h"
 #include "unshard/file_cache.h"
@@ -40,18 +43,23 @@ class HeaderReader {
  public:
   HeaderReader(const Source& source, FileCache& files) : source_(source), files_(files), format_(format_named(source.format)) {}
 
-  /// Files come in ascending order.
-  void read(FileId file) {
-    const auto failure = attempt([&] {
-      const auto open_file = files_.get(file);
-      ShardContents contents = format_.read_headers(source_, file, *open_file);
-      if (format_.needs_all_files()) {
-        waiting_.emplace_back(file, std::move(contents));
-      } else {
-        add(file, std::move(contents));
+  /// `numbers` ascend. Headers are read on several threads, some files ahead; what they say is added in the order of files.
+  void read(std::span<const FileId> numbers) {
+    const auto threads = static_cast<std::size_t>(std::max(files_.limits().threads, 1));
+    const std::size_t ahead = threads > 1 ? 4 * threads : 1;
+    for (; !numbers.empty(); numbers = numbers.subspan(std::min(ahead, numbers.size()))) {
+      const auto batch = numbers.first(std::min(ahead, numbers.size()));
+      std::vector<ShardContents> contents(batch.size());
+      std::vector<std::optional<Error>> failures(batch.size());
+      loop_on_threads(batch.size(), threads, [&](std::size_t i) {
+        stop_if_signalled(files_.limits());
+        failures[i] = attempt([&] { contents[i] = format_.read_headers(source_, batch[i], *files_.get(batch[i])); });
+      });
+      for (std::size_t i = 0; i < batch.size(); ++i) {
+        if (!failures[i]) failures[i] = attempt([&] { take(batch[i], std::move(contents[i])); });
+        if (failures[i]) own.findings.push_back({batch[i], true, finding_of(*failures[i], source_.files[batch[i]])});
       }
-    });
-    if (failure) own.findings.push_back({file, true, finding_of(*failure, source_.files[file])});
+    }
   }
 
   /// What the waiting files say about themselves.
@@ -85,6 +93,14 @@ class HeaderReader {
   OwnFiles own;
 
  private:
+  void take(FileId file, ShardContents contents) {
+    if (format_.needs_all_files()) {
+      waiting_.emplace_back(file, std::move(contents));
+    } else {
+      add(file, std::move(contents));
+    }
+  }
+
   void add(FileId file, ShardContents contents) {
     std::size_t expected = 0;  // files of a job list the same tensors in the same order
     for (std::size_t position = 0; position < contents.pieces.size(); ++position) {
@@ -145,11 +161,11 @@ class HeaderReader {
 
 void read_own_files(const Comm& comm, FileCache& files, const Source& source, HeaderReader& reader) {
   const std::vector<int> owners = file_owners(comm, source);
+  std::vector<FileId> mine;
   for (std::size_t file = 0; file < owners.size(); ++file) {
-    if (owners[file] != comm.rank()) continue;
-    stop_if_signalled(files.limits());
-    reader.read(static_cast<FileId>(file));
+    if (owners[file] == comm.rank()) mine.push_back(static_cast<FileId>(file));
   }
+  reader.read(mine);
   stop_if_signalled(files.limits());  // of a rank that had no files
 }
 

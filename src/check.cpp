@@ -1,10 +1,14 @@
 // The command `check`: is the checkpoint complete, and what is it? Everything that is wrong is found in one run.
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 #include "catalog_cache.h"
+#include "check_config.h"
 #include "check_report.h"
 #include "input.h"
 #include "steps.h"
+#include "unshard/agree.h"
 #include "unshard/merge.h"
 
 namespace unshard {
@@ -19,6 +23,40 @@ void compare_stated_bytes(const Source& source, const Catalog& catalog, std::vec
        "total_size is " + std::to_string(*source.stated_bytes) + ", the tensors have " + std::to_string(total_bytes(catalog)) + " bytes"});
 }
 
+/// Collective. config.json, where there is one that can be read; else, of a Hugging Face folder, what is wrong with that.
+std::optional<ConfigFolder> config_of(const Session& session, const Source& source, std::vector<Finding>& findings) {
+  try {
+    return find_config(session, source, "");
+  } catch (const Error& error) {  // the same on every rank
+    if (error.code() != ErrorCode::bad_input) throw;
+    if (source.format != "hf") return std::nullopt;
+    const bool is_there = std::string_view(error.what()).find("not found in") == std::string_view::npos;
+    findings.push_back({is_there ? Severity::error : Severity::note, "config.json", is_there ? error.what() : "is not there; loaders need it"});
+    return std::nullopt;
+  }
+}
+
+/// Collective. Whether an output layer that config.json ties to the embedding, and that is stored too, is the same bit by bit.
+void compare_tie(const Session& session, FileCache& files, const Catalog& catalog, const ModelConfig& config, std::vector<Finding>& findings) {
+  MapOptions options;
+  take_names_and_facts(options, files.source(), catalog);
+  options.dtype.kind = DTypeChoice::Kind::keep;
+  options.drop_lora = true;
+  std::optional<TieQuestion> question;
+  if (attempt([&] { question = tie_question(catalog.tensors, config, options); }) || !question) return;  // the same on every rank
+  const std::string& head = catalog.tensors[question->head].name;
+  const std::string& embedding = catalog.tensors[question->embedding].name;
+  try {
+    const bool equal = settle_tie(session, files, catalog, question) == TieAnswer::equal;
+    findings.push_back({Severity::note, head,
+                        equal ? "equals " + printable(embedding) + ", to which config.json ties it; merge leaves it out"
+                              : "differs from " + printable(embedding) +
+                                    ", to which config.json ties it: loaders disagree about such a model; merge writes both and unties them"});
+  } catch (const Error& error) {  // the same on every rank; what can't be read is a finding already
+    if (is_stop(error.code())) throw;
+  }
+}
+
 }  // namespace
 
 CheckResult check(const Session& session, const CheckOptions& options) {
@@ -27,12 +65,19 @@ CheckResult check(const Session& session, const CheckOptions& options) {
   const Input input = open_input(session, options.input.backend, options.input.local_dirs);
   FileCache files(session.files, input.source, limits);
   Catalog catalog = read_cached_catalog(session, files, input.tree, input.source, options.input.cache_dir);
-  prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = options.deep, .deep = options.deep});
-  CheckReport report{input.source, catalog, input.source.findings, stored_as(session.comm, catalog), {}};
+  Coverage coverage = prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = options.deep, .deep = options.deep});
+  CheckReport report{input.source, catalog, input.source.findings, stored_as(session.comm, catalog), std::move(coverage.non_finite)};
   report.findings.insert(report.findings.end(), catalog.findings.begin(), catalog.findings.end());
   compare_stated_bytes(input.source, catalog, report.findings);
+  if (const auto config = config_of(session, input.source, report.findings)) {
+    const bool has_errors = std::ranges::count(report.findings, Severity::error, &Finding::severity) > 0;
+    if (input.source.format == "hf") {
+      auto found = collectively(session.comm, "check", [&] { return compare_with_config(catalog.tensors, config->config, has_errors); });
+      report.findings.insert(report.findings.end(), found.begin(), found.end());
+    }
+    if (options.deep && !has_errors) compare_tie(session, files, catalog, config->config, report.findings);
+  }
   std::ranges::stable_sort(report.findings, {}, [](const Finding& finding) { return finding.severity == Severity::error ? 0 : 1; });
-  if (options.deep) report.non_finite = count_non_finite(session.comm, files, input.source, catalog);
   for (const std::string& line : to_lines(report)) session.log.line(line);
   return {is_complete(report), session.comm.rank() == 0 ? to_json(report) : ""};
 }

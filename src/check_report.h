@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "catalog_summary.h"
-#include "non_finite.h"
 #include "unshard/catalog.h"
 #include "unshard/source.h"
 

@@ -101,7 +101,7 @@ class Comparison {
     std::vector<std::uint64_t> work;
     for (std::uint64_t group = mine_first_; group < mine_end_; ++group) work.push_back(group);
     std::vector<GroupResult> results = compare(work, false);
-    const std::vector<bool> differs = differing_pairs(results);
+    const std::vector<bool> differs = differing_pairs(results, options_.all_sums);
     // For sums over whole tensors: what was skipped there is computed now. Tensors that differ are few, or all bits differ and nothing was
     // skipped.
     work.clear();
@@ -265,10 +265,10 @@ class Comparison {
   }
 
   /// Collective.
-  [[nodiscard]] std::vector<bool> differing_pairs(const std::vector<GroupResult>& results) {
+  [[nodiscard]] std::vector<bool> differing_pairs(const std::vector<GroupResult>& results, bool in_any_bit) {
     Bytes mine((a_targets_.targets.size() + 7) / 8);
     for (const GroupResult& result : results) {
-      if (result.difference.count > 0) mine[result.pair / 8] |= std::byte{1} << (result.pair % 8);
+      if (result.difference.count > 0 || (in_any_bit && result.difference.pairs > 0)) mine[result.pair / 8] |= std::byte{1} << (result.pair % 8);
     }
     std::vector<bool> differs(a_targets_.targets.size());
     for (const Bytes& bits : comm_.gather_all(mine)) {

@@ -36,6 +36,7 @@ struct CompareOptions {
   Tolerance tolerance;
   bool like_dtype = false;
   WorkLimits limits;
+  bool all_sums = false;  ///< the sums of pairs that differ in some bit, too
 };
 
 /// The least WorkLimits::buffer_bytes with which any two tensors can be compared by any number of ranks.
@@ -45,7 +46,7 @@ inline constexpr std::uint64_t least_comparing_bytes = std::uint64_t{2} << 20;
 [[nodiscard]] bool comparable(DType a, DType b);
 
 /// Collective. What differs in each pair (of comparable types), by pair, the same on every rank. The sums are those of the whole tensor
-/// where something differs, and not to be used elsewhere.
+/// where something differs (with `all_sums`: in any bit), and 0 where all bits are equal; elsewhere they are not to be used.
 [[nodiscard]] std::vector<Difference> compare_pairs(Comm& comm, Log& log, const Side& a, const Side& b, std::span<const Pair> pairs,
                                                     const CompareOptions& options);
 

@@ -157,37 +157,88 @@ std::vector<Expected> expected_tensors(const MapContext& context, const Publishe
   return expected;
 }
 
-void check_shapes(const MapContext& context, const std::vector<Expected>& expected, const Published& published) {
+std::vector<ShapeConflict> shape_conflicts(const MapContext& context, const std::vector<Expected>& expected, const Published& published,
+                                           std::size_t most) {
+  std::vector<ShapeConflict> conflicts;
   for (const Expected& one : expected) {
+    if (conflicts.size() == most) break;
     const Target* target = published.find(one.name);
     if (target == nullptr || !one.shape || target->shape == *one.shape) continue;
     const std::string numbers = numbers_behind(context, *one.spec);
-    throw Error(ErrorCode::bad_input, printable(one.name) + ": shape " + to_string(target->shape) + ", but " +
-                                          printable(context.config.path(), 4096) + " implies " + to_string(*one.shape) +
-                                          (numbers.empty() ? "" : " (" + numbers + ")") +
-                                          "; give the model's own config.json or correct these numbers");
+    conflicts.push_back({one.name, "shape " + to_string(target->shape) + ", but " + printable(context.config.path(), 4096) + " implies " +
+                                       to_string(*one.shape) + (numbers.empty() ? "" : " (" + numbers + ")") +
+                                       "; give the model's own config.json or correct these numbers"});
+  }
+  return conflicts;
+}
+
+void check_shapes(const MapContext& context, const std::vector<Expected>& expected, const Published& published) {
+  for (const ShapeConflict& first : shape_conflicts(context, expected, published, 1))
+    throw Error(ErrorCode::bad_input, printable(first.name) + ": " + first.text);
+}
+
+NameDifferences compare_names(const MapContext& context, const std::vector<Expected>& expected, const Published& published) {
+  const bool wants_head = has_language_head(context, published) && !find_tie(context, published).tied;
+  std::unordered_set<std::string_view> known;
+  NameDifferences differences;
+  for (const Expected& one : expected) {
+    const bool unwanted_head = one.spec->head && !wants_head;
+    if (!unwanted_head) known.insert(one.name);
+    if (published.find(one.name) == nullptr && !one.spec->optional && !unwanted_head) differences.missing.push_back(one.name);
+  }
+  for (const Target& target : published.targets) {
+    if (!known.contains(target.name) && !any_glob_matches(context.family.known, target.name)) differences.unexpected.push_back(target.name);
+  }
+  return differences;
+}
+
+void leave_out_needless_filling(const MapContext& context, const std::vector<Expected>& expected, Published& published, Mapping& mapping) {
+  if (expected.empty() || std::find(published.filled.begin(), published.filled.end(), true) == published.filled.end()) return;
+  const std::vector<std::string> unexpected = compare_names(context, expected, published).unexpected;
+  const std::unordered_set<std::string_view> needless(unexpected.begin(), unexpected.end());
+  std::vector<bool> unwanted(published.targets.size(), false);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < published.targets.size(); ++i) {
+    if (!published.filled[i] || !needless.contains(published.targets[i].name)) continue;
+    unwanted[i] = true;
+    names.push_back(published.targets[i].name);
+  }
+  if (names.empty()) return;
+  mapping.notes.push_back("Not taken from --fill-missing-from: " + std::to_string(names.size()) + " tensor" + (names.size() == 1 ? "" : "s") +
+                          " that " + printable(context.config.path(), 4096) + " does not expect: " + name_list(names));
+  published.remove_if(unwanted);
+}
+
+void note_idle_patterns(const MapContext& context, const std::vector<std::string>& missing, Mapping& mapping) {
+  for (const std::string& pattern : context.options.allow_missing) {
+    if (std::none_of(missing.begin(), missing.end(), [&](const std::string& name) { return glob_matches(pattern, name); }))
+      mapping.notes.push_back("--allow-missing " + printable(pattern) + " matches no missing tensor");
   }
 }
 
 void check_names(const MapContext& context, const std::vector<Expected>& expected, const Published& published, Mapping& mapping) {
-  const bool wants_head = has_language_head(context, published) && !find_tie(context, published).tied;
-  std::unordered_set<std::string_view> known;
-  std::vector<std::string> missing;
-  for (const Expected& one : expected) {
-    known.insert(one.name);
-    if (published.find(one.name) != nullptr || one.spec->optional || (one.spec->head && !wants_head)) continue;
-    if (!any_glob_matches(context.options.allow_missing, one.name)) missing.push_back(one.name);
+  const NameDifferences differences = compare_names(context, expected, published);
+  note_idle_patterns(context, differences.missing, mapping);
+  std::vector<std::string> missing, dropped;
+  for (const std::string& name : differences.missing) {
+    if (any_glob_matches(context.options.allow_missing, name)) continue;
+    missing.push_back(name);
+    if (any_glob_matches(context.options.drop, name)) dropped.push_back(name);
   }
-  std::vector<std::string> others;
-  for (const Target& target : published.targets) {
-    if (!known.contains(target.name) && !any_glob_matches(context.family.known, target.name)) others.push_back(target.name);
+  const std::vector<std::string>& others = differences.unexpected;
+  if (!dropped.empty()) {
+    throw Error(ErrorCode::bad_input, name_list(dropped) + ": left out by --drop, but " + printable(context.config.path(), 4096) +
+                                          " expects " + (dropped.size() == 1 ? "it" : "them") +
+                                          "; allow that by --allow-missing, or leave --drop out");
   }
   if (!missing.empty()) {
     std::string text = name_list(missing) + ": missing, " + printable(context.config.path(), 4096) + " expects " +
                        (missing.size() == 1 ? "it" : std::to_string(missing.size()) + " such tensors");
     if (!others.empty()) text += "; found but not expected: " + name_list(others);
-    throw Error(ErrorCode::bad_input,
-                text + "; name them with --custom-mapping, take them from --fill-missing-from, or go without by --allow-missing");
+    const bool filling = std::any_of(context.table.begin(), context.table.end(), [](const TensorRow& row) { return row.origin != 0; });
+    const std::string fill = filling ? "" : "take them from --fill-missing-from, ";
+    throw Error(ErrorCode::bad_input, text + (filling ? " (neither in the checkpoint nor in --fill-missing-from)" : "") +
+                                          "; name them with --custom-mapping, " + fill + "or go without by --allow-missing");
   }
   // What a rule has translated should be in the table: a layer more than config.json says, norms that the model type does not have.
   if (!expected.empty() && !context.options.names_are_published && context.options.custom_mapping_path.empty()) {

@@ -151,41 +151,46 @@ class CopyComparison {
       }
       pending_.push_back(pending);
     }
-    first_record_ = jobs.size();
-    if (options_.deep) {
-      for (const Chunk& chunk : catalog_.chunks) {
-        if (!chunk.has_crc) continue;
-        const DType dtype = catalog_.tensors[chunk.tensor].dtype;
-        jobs.push_back({PieceJob::Kind::record, chunk, dtype, dtype});
-      }
+    first_deep_ = jobs.size();
+    if (!options_.deep) return jobs;
+    for (const Chunk& chunk : catalog_.chunks) {
+      const DType dtype = catalog_.tensors[chunk.tensor].dtype;
+      if (chunk.has_crc) jobs.push_back({PieceJob::Kind::record, chunk, dtype, dtype});
+      Chunk once = chunk;
+      (void)without_repeats(once);
+      // Rows that overlap may claim more elements than could ever be read.
+      if (is_readable(once, dtype)) jobs.push_back({PieceJob::Kind::count, chunk, dtype, dtype});
     }
     return jobs;
   }
 
-  [[nodiscard]] std::vector<TensorFinding> conclude(const std::vector<PieceJob>& jobs, const std::vector<PieceDigest>& results) {
+  [[nodiscard]] CopyFindings conclude(const std::vector<PieceDigest>& results) {
     std::map<TensorId, Difference> differences;
     for (const Pending& pending : pending_) {
       const auto copies = std::span(catalog_.chunks).subspan(pending.group.first, pending.group.count);
+      std::vector<Chunk> readable;
       std::vector<std::string> keys;
       for (std::size_t i = 0; i < copies.size(); ++i) {
         if (pending.verdict == Verdict::by_crc) {
           keys.push_back(std::to_string(copies[i].record_crc));
+        } else if (const PieceDigest& result = results[pending.first_job + i]; result.failure.empty()) {
+          keys.emplace_back(reinterpret_cast<const char*>(result.digest.data()), result.digest.size());
+        } else {
+          if (!options_.deep) add_failure(copies[i], result);  // deep: by check_all
           continue;
         }
-        const PieceDigest& result = results[pending.first_job + i];
-        if (!result.failure.empty()) add_failure(copies[i], result);
-        keys.emplace_back(reinterpret_cast<const char*>(result.digest.data()), result.digest.size());
+        readable.push_back(copies[i]);
       }
-      differences[copies.front().tensor].add(copies, keys);
+      if (!readable.empty()) differences[copies.front().tensor].add(readable, keys);
     }
     for (const auto& [tensor, difference] : differences) {
       const TensorRow& row = catalog_.tensors[tensor];
       if (!difference.empty()) add(tensor, row.name, difference.text(source_, row.shape), ErrorCode::bad_input);
     }
-    check_records(jobs, results);
-    std::stable_sort(findings_.begin(), findings_.end(),
+    check_all(results);
+    std::stable_sort(found_.findings.begin(), found_.findings.end(),
                      [](const TensorFinding& a, const TensorFinding& b) { return a.tensor < b.tensor; });
-    return std::move(findings_);
+    return std::move(found_);
   }
 
  private:
@@ -196,33 +201,55 @@ class CopyComparison {
   };
 
   void add(TensorId tensor, const std::string& subject, const std::string& text, ErrorCode code) {
-    findings_.push_back({tensor, {is_side_state(subject) ? Severity::note : Severity::error, subject, text, code}});
+    found_.findings.push_back({tensor, {is_side_state(subject) ? Severity::note : Severity::error, subject, text, code}});
   }
   void add_failure(const Chunk& chunk, const PieceDigest& result) {
     const std::string text = printable(catalog_.tensors[chunk.tensor].name) + " can't be read: " + result.failure;
     add(chunk.tensor, source_.files[chunk.file].label, text, result.code);
   }
-  void check_records(const std::vector<PieceJob>& jobs, const std::vector<PieceDigest>& results) {
-    for (std::size_t i = first_record_; i < results.size(); ++i) {
-      const Chunk& chunk = jobs[i].chunk;
-      const std::uint32_t crc = crc_of(results[i].digest);
-      if (!results[i].failure.empty()) {
-        add_failure(chunk, results[i]);
-      } else if (crc != chunk.record_crc) {
-        add(chunk.tensor, source_.files[chunk.file].label,
-            "the data of " + printable(catalog_.tensors[chunk.tensor].name) + " is damaged: its CRC-32 is " + hex(crc) +
-                ", the zip directory says " + hex(chunk.record_crc) + "; copy the file again",
-            ErrorCode::bad_input);
+  /// What `deep` asked of each piece, in the order of the jobs.
+  void check_all(const std::vector<PieceDigest>& results) {
+    std::size_t next = first_deep_;
+    const Chunk* before = nullptr;
+    for (const Chunk& chunk : catalog_.chunks) {
+      if (next == results.size()) return;
+      const PieceDigest* unreadable = nullptr;
+      if (chunk.has_crc) {
+        const PieceDigest& record = results[next++];
+        if (!record.failure.empty()) unreadable = &record;
+        if (record.failure.empty() && crc_of(record.digest) != chunk.record_crc) add_damage(chunk, crc_of(record.digest));
       }
+      Chunk once = chunk;
+      (void)without_repeats(once);
+      if (is_readable(once, catalog_.tensors[chunk.tensor].dtype)) {
+        const PieceDigest& counted = results[next++];
+        if (!counted.failure.empty()) unreadable = &counted;
+        const bool is_copy = before != nullptr && before->tensor == chunk.tensor && before->box == chunk.box;
+        if (!is_copy) add_count(chunk.tensor, counted.non_finite);
+      }
+      if (unreadable != nullptr) add_failure(chunk, *unreadable);
+      before = &chunk;
     }
+  }
+  void add_damage(const Chunk& chunk, std::uint32_t crc) {
+    add(chunk.tensor, source_.files[chunk.file].label,
+        "the data of " + printable(catalog_.tensors[chunk.tensor].name) + " is damaged: its CRC-32 is " + hex(crc) +
+            ", the zip directory says " + hex(chunk.record_crc) + "; copy the file again",
+        ErrorCode::bad_input);
+  }
+  void add_count(TensorId tensor, const NonFinite& counted) {
+    if (counted.nan == 0 && counted.infinite == 0) return;
+    NonFinite& of = found_.non_finite[tensor];
+    of.nan += counted.nan;
+    of.infinite += counted.infinite;
   }
 
   const Source& source_;
   const Catalog& catalog_;
   CoverageOptions options_;
   std::vector<Pending> pending_;
-  std::size_t first_record_ = 0;
-  std::vector<TensorFinding> findings_;
+  std::size_t first_deep_ = 0;
+  CopyFindings found_;
 };
 
 }  // namespace
@@ -247,12 +274,12 @@ bool is_readable(const Chunk& chunk, DType dtype) {
   return stored_bytes(chunk, dtype) <= std::max(always, checked_multiply(chunk.record_bytes, repeats).value_or(UINT64_MAX));
 }
 
-std::vector<TensorFinding> compare_copies(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog,
+CopyFindings compare_copies(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog,
                                           const CoverageOptions& options) {
   CopyComparison comparison(source, catalog, options);
   const auto jobs = collectively(comm, "compare", [&] { return comparison.prepare(); });
   const auto results = digest_pieces(comm, files, source, jobs);
-  return collectively(comm, "compare", [&] { return comparison.conclude(jobs, results); });
+  return collectively(comm, "compare", [&] { return comparison.conclude(results); });
 }
 
 }  // namespace unshard

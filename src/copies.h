@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "unshard/catalog.h"
@@ -25,9 +26,14 @@ struct TensorFinding {
 /// Local, pure. Whether reading the elements one by one is bounded by what is stored; a stride of 0 can claim any number.
 [[nodiscard]] bool is_readable(const Chunk& chunk, DType dtype);
 
+struct CopyFindings {
+  std::vector<TensorFinding> findings;        ///< of the tensors at home here, sorted by tensor
+  std::map<TensorId, NonFinite> non_finite;  ///< of those at home here that have any; only with `deep`
+};
+
 /// Collective. Compares the pieces of equal box among `catalog.chunks` (sorted): by checksum where that decides, else by reading as
-/// `options` say. `deep` also checks every record's CRC. Findings are of the tensors at home here, sorted by tensor.
-[[nodiscard]] std::vector<TensorFinding> compare_copies(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog,
+/// `options` say. `deep` reads everything once: it also checks every record's CRC, and counts NaNs in one copy of each piece.
+[[nodiscard]] CopyFindings compare_copies(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog,
                                                         const CoverageOptions& options);
 
 }  // namespace unshard

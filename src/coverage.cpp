@@ -133,11 +133,31 @@ std::vector<Finding> unite(const std::vector<Bytes>& all, const Source& source, 
   return findings;
 }
 
+/// Collective. What each home rank counted, by tensor on every rank.
+std::vector<NonFinite> unite_counts(Comm& comm, const std::map<TensorId, NonFinite>& mine, std::size_t tensor_count) {
+  WireWriter out;
+  for (const auto& [tensor, found] : mine) {
+    out.number(tensor);
+    out.number(found.nan);
+    out.number(found.infinite);
+  }
+  std::vector<NonFinite> counts(tensor_count);
+  for (const Bytes& bytes : comm.gather_all(out.take())) {
+    for (WireReader in(bytes); !in.at_end();) {
+      NonFinite& of = counts.at(in.number());
+      of.nan = in.number();
+      of.infinite = in.number();
+    }
+  }
+  return counts;
+}
+
 }  // namespace
 
-void prove_coverage(Comm& comm, FileCache& files, const Source& source, Catalog& catalog, const CoverageOptions& options) {
+Coverage prove_coverage(Comm& comm, FileCache& files, const Source& source, Catalog& catalog, const CoverageOptions& options) {
   Proof proof;
-  proof.findings = compare_copies(comm, files, source, catalog, options);
+  CopyFindings copies = compare_copies(comm, files, source, catalog, options);
+  proof.findings = std::move(copies.findings);
   const Bytes mine = collectively(comm, "coverage", [&] {
     CoverageProof coverage(comm, source, catalog);
     coverage.drop_copies();
@@ -150,6 +170,8 @@ void prove_coverage(Comm& comm, FileCache& files, const Source& source, Catalog&
   collectively(comm, "coverage", [&] {
     for (Finding& finding : unite(all, source, catalog.tensors.size())) catalog.findings.push_back(std::move(finding));
   });
+  if (!options.deep) return {};
+  return {unite_counts(comm, copies.non_finite, catalog.tensors.size())};
 }
 
 }  // namespace unshard

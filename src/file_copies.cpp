@@ -6,6 +6,7 @@
 #include "chunk_wire.h"
 #include "file_owners.h"
 #include "sha256.h"
+#include "stored_elements.h"
 #include "unshard/agree.h"
 #include "unshard/checkpoint_format.h"
 #include "unshard/file_cache.h"
@@ -15,35 +16,47 @@ namespace {
 
 /// Place 0 is the file itself, place i > 0 copy i - 1.
 using PlaceKey = std::pair<FileId, std::uint64_t>;
-/// A hash of the headers, or why they can't be read.
+/// A hash of the file's contents, or why they can't be read.
 struct Fingerprint {
   std::string hash, failure;
 };
 
-std::string hash_of(const ShardContents& contents) {
+/// Of the headers; and of all data where a file has no checksums of its own (safetensors): two steps of one training run differ in nothing
+/// else.
+std::string hash_of(const ShardContents& contents, File& file, const WorkLimits& limits) {
   WireWriter out;
+  bool has_checksums = true;
   for (const Piece& piece : contents.pieces) {
     out.text(piece.name);
     out.number(static_cast<std::uint64_t>(piece.dtype));
     out.shape(piece.shape);
     out.number(piece.chunks.size());
-    for (const Chunk& chunk : piece.chunks) write_chunk(out, chunk);
+    for (const Chunk& chunk : piece.chunks) {
+      write_chunk(out, chunk);
+      has_checksums = has_checksums && chunk.has_crc;
+    }
+  }
+  if (!has_checksums) {
+    Sha256 data;
+    read_range(file, 0, file.size(), limits, [&](std::span<std::byte> bytes) { data.add(bytes); });
+    out.raw(data.digest());
   }
   const Digest digest = sha256(out.written());
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-Fingerprint read_fingerprint(FileSystem& files, const Source& source, FileId file, const std::string& path) {
+Fingerprint read_fingerprint(FileCache& files, const Source& source, FileId file, const std::string& path) {
   Fingerprint result;
   const auto failure = attempt([&] {
-    const auto open_file = files.open_for_reading(path);
-    result.hash = hash_of(format_named(source.format).read_headers(source, file, *open_file));
+    const auto open_file = files.system().open_for_reading(path);
+    result.hash = hash_of(format_named(source.format).read_headers(source, file, *open_file), *open_file, files.limits());
   });
+  if (failure && is_stop(failure->code())) throw *failure;
   if (failure) result.failure = failure->what();
   return result;
 }
 
-Bytes own_fingerprints(const Comm& comm, FileSystem& files, const Source& source) {
+Bytes own_fingerprints(const Comm& comm, FileCache& files, const Source& source) {
   WireWriter out;
   const auto add = [&](FileId file, std::uint64_t place, const std::string& path, const std::vector<std::uint32_t>& nodes) {
     if (lowest_rank_on(comm, nodes) != comm.rank()) return;
@@ -72,7 +85,7 @@ std::string place_name(const Comm& comm, const std::string& path, const std::vec
 
 std::vector<Finding> compare_file_copies(Comm& comm, FileCache& files, const Source& source) {
   if (std::all_of(source.files.begin(), source.files.end(), [](const ShardFile& file) { return file.copies.empty(); })) return {};
-  const Bytes mine = collectively(comm, "catalog", [&] { return own_fingerprints(comm, files.system(), source); });
+  const Bytes mine = collectively(comm, "catalog", [&] { return own_fingerprints(comm, files, source); });
   const std::vector<Bytes> all = comm.gather_all(mine);
   return collectively(comm, "catalog", [&] {
     std::map<PlaceKey, Fingerprint> fingerprints;

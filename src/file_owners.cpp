@@ -58,6 +58,26 @@ std::vector<int> file_owners(const Comm& comm, const Source& source) {
   return owners;
 }
 
+ByteOwners::ByteOwners(const Comm& comm, const Source& source) {
+  std::map<std::vector<std::uint32_t>, std::size_t> group_of;
+  for (const ShardFile& file : source.files) {
+    const auto [known, is_new] = group_of.try_emplace(file.nodes, groups_.size());
+    if (is_new) groups_.push_back({ranks_on(comm, file.nodes), 0});
+    Group& group = groups_[known->second];
+    if (group.ranks.empty()) throw Error(ErrorCode::internal, printable(file.label) + ": no rank sees this file");
+    places_.push_back({known->second, group.bytes});
+    group.bytes += file.size_bytes;
+  }
+}
+
+int ByteOwners::of(const Chunk& chunk) const {
+  const Place& place = places_.at(chunk.file);
+  const Group& group = groups_[place.group];
+  const double share = static_cast<double>(place.before + chunk.record_position) / static_cast<double>(std::max<std::uint64_t>(group.bytes, 1));
+  const auto number = static_cast<std::size_t>(share * static_cast<double>(group.ranks.size()));
+  return group.ranks[std::min(number, group.ranks.size() - 1)];
+}
+
 int lowest_rank_on(const Comm& comm, const std::vector<std::uint32_t>& nodes) {
   const std::vector<int> ranks = ranks_on(comm, nodes);
   if (ranks.empty()) throw Error(ErrorCode::internal, "no rank runs on a node that sees the file");

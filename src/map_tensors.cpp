@@ -3,6 +3,7 @@
 
 #include "families/half_translated.h"
 #include "mapping_steps.h"
+#include "save_order.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -108,12 +109,20 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
   settle_architectures(context, published, mapping);
   if (!is_quantised(context, published)) {
     const std::vector<Expected> expected = expected_tensors(context, published);
+    if (!options.like) leave_out_needless_filling(context, expected, published, mapping);
     check_shapes(context, expected, published);
     if (!options.like) check_names(context, expected, published, mapping);
   } else {
     mapping.notes.emplace_back("The weights are quantised: names and shapes are not checked against config.json");
   }
-  if (options.like) follow_like(context, published);
+  if (options.like) {
+    follow_like(context, published);
+    std::vector<std::string> missing;
+    for (const TensorRow& row : options.like->tensors) {
+      if (published.find(row.name) == nullptr) missing.push_back(row.name);
+    }
+    note_idle_patterns(context, missing, mapping);
+  }
   choose_dtypes(context, published, mapping);
   check_output(published);
   for (const Target& target : published.targets) check_target(target, table);
@@ -125,6 +134,7 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
     mapping.notes.push_back("Filled " + std::to_string(mapping.filled.size()) + " missing tensor" +
                             (mapping.filled.size() == 1 ? "" : "s") + ": " + name_list(mapping.filled, 64));
   }
+  mapping.block_by_target = blocks_of(context, published.targets);
   mapping.targets.targets = std::move(published.targets);
   return mapping;
 }

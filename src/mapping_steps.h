@@ -1,6 +1,7 @@
 // The steps of map_tensors, each in a file of its own, in this order:
 //
 //     stored_names.cpp   clean names; what is left out (buffers, adapters, --drop)
+//     save_order.cpp     the order in which transformers would save them
 //     published.cpp      family rules: targets under published names
 //     tie.cpp            the output layer of tied models
 //     heads.cpp          the kind of model: its output layer, its class in config.json
@@ -89,6 +90,22 @@ struct Expected {
   std::optional<Shape> shape;
 };
 [[nodiscard]] std::vector<Expected> expected_tensors(const MapContext& context, const Published& published);
+/// A tensor whose shape contradicts config.json.
+struct ShapeConflict {
+  std::string name;
+  std::string text;  ///< both shapes, and the numbers behind
+};
+/// At most `most` of them.
+[[nodiscard]] std::vector<ShapeConflict> shape_conflicts(const MapContext& context, const std::vector<Expected>& expected,
+                                                         const Published& published, std::size_t most);
+struct NameDifferences {
+  std::vector<std::string> missing, unexpected;
+};
+[[nodiscard]] NameDifferences compare_names(const MapContext& context, const std::vector<Expected>& expected, const Published& published);
+/// Removes tensors of --fill-missing-from that config.json does not ask for.
+void leave_out_needless_filling(const MapContext& context, const std::vector<Expected>& expected, Published& published, Mapping& mapping);
+/// Notes patterns of --allow-missing that match none of `missing`.
+void note_idle_patterns(const MapContext& context, const std::vector<std::string>& missing, Mapping& mapping);
 /// Throws Error(bad_input) naming the first tensor whose shape is another, and both shapes.
 void check_shapes(const MapContext& context, const std::vector<Expected>& expected, const Published& published);
 /// Throws Error(bad_input) with the names of missing tensors. Notes those that are not expected.

@@ -7,6 +7,8 @@
 #include "dry_run.h"
 #include "input.h"
 #include "input_watch.h"
+#include "kept_split.h"
+#include "model_input.h"
 #include "report.h"
 #include "resume.h"
 #include "step_times.h"
@@ -18,46 +20,6 @@
 
 namespace unshard {
 namespace {
-
-/// Collective. The proven catalog of a Hugging Face folder that helps (--like, --fill-missing-from).
-struct HelperFolder {
-  Tree tree;
-  Source source;
-  Catalog catalog;
-};
-HelperFolder read_helper_folder(const Session& session, const std::string& option, const std::string& folder, const WorkLimits& limits) {
-  HelperFolder helper;
-  helper.tree = list_tree(session.comm, session.files, {folder});
-  helper.source = collectively(session.comm, option, [&] { return discover(helper.tree, "hf"); });
-  FileCache files(session.files, helper.source, limits);
-  helper.catalog = read_proven_catalog(session, option, files, helper.source);
-  return helper;
-}
-
-/// Collective. Options whose values are files are read; what mapping needs is then complete.
-MapOptions complete_map_options(const Session& session, const MergeOptions& options) {
-  MapOptions map = options.map;
-  if (!options.custom_mapping_path.empty()) {
-    map.custom_mapping = read_shared_text(session, options.custom_mapping_path, "--custom-mapping").text;
-    map.custom_mapping_path = options.custom_mapping_path;
-  }
-  if (!options.like_dir.empty())
-    map.like = LikeFolder{options.like_dir,
-                          read_helper_folder(session, "--like", options.like_dir, limits_of(session, options.input)).catalog.tensors};
-  return map;
-}
-
-/// Collective. The proven catalog, with what --fill-missing-from adds.
-Catalog read_input(const Session& session, FileCache& files, Input& input, const MergeOptions& options) {
-  Source& source = input.source;
-  Catalog catalog = read_proven_catalog(session, "catalog", files, source, {&input.tree, options.input.cache_dir});
-  if (!options.fill_missing_from.empty()) {
-    HelperFolder fill = read_helper_folder(session, "--fill-missing-from", options.fill_missing_from, limits_of(session, options.input));
-    append_catalog(session.comm, source, catalog, fill.source, fill.catalog);
-    input.tree.entries.merge(fill.tree.entries);
-  }
-  return catalog;
-}
 
 /// Collective. Whether the target lies on NFS, as some rank that writes sees it.
 bool is_on_nfs(const Session& session, const TargetFolder& target) {
@@ -71,9 +33,12 @@ bool is_on_nfs(const Session& session, const TargetFolder& target) {
 }
 
 /// Collective. Where everything lies in the output.
-Layout lay_out(const Session& session, const Mapping& mapping, const ConfigFolder& config, const MergeOptions& options) {
+Layout lay_out(const Session& session, const Source& source, const Catalog& catalog, const Mapping& mapping, const ConfigFolder& config,
+               const MergeOptions& options) {
   return collectively(session.comm, "plan", [&] {
-    return output_named(options.output_format).lay_out(mapping.targets, {options.max_shard_bytes, config.config.edited(mapping.edits)});
+    const LayoutOptions layout{options.max_shard_bytes, config.config.edited(mapping.edits),
+                               kept_split(source, catalog, mapping.targets, options.max_shard_bytes), mapping.block_by_target};
+    return output_named(options.output_format).lay_out(mapping.targets, layout);
   });
 }
 
@@ -223,21 +188,22 @@ std::string merge(const Session& session, const MergeOptions& options) {
 
   FileCache files(session.files, input.source, limits);
   InputWatch watch(session.comm, session.files, input.source);
-  MapOptions map_options = complete_map_options(session, options);
-  map_options.names_are_published = input.source.names_are_published;
-  input.source.names = collectively(session.comm, "map", [&] { return name_help(config.config, map_options); });
-  Catalog catalog = read_input(session, files, input, options);
+  MapOptions map_options =
+      complete_map_options(session, input.source, options.map, options.custom_mapping_path, options.like_dir, limits);
+  Catalog catalog = read_model_input(session, "catalog", files, input, config.config, map_options, options.fill_missing_from,
+                                     options.input.cache_dir, limits);
   watch.extend();
-  take_names_and_facts(map_options, input.source, catalog);
   times.enter("map");
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
   for (const std::string& note : mapping.notes) session.log.line(note);
   times.enter("plan");
-  const Plan plan = agree_on_plan(session, mapping.targets, lay_out(session, mapping, config, options), target, options, {});
+  const Plan plan = agree_on_plan(session, mapping.targets, lay_out(session, input.source, catalog, mapping, config, options), target, options, {});
   require_enough_buffer(plan, move_options(session, options));
   if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
 
-  check_report_path(session, options.report_path, target, model_files(plan, mapping, assets, options), sources);
+  const std::vector<std::string> names = model_files(plan, mapping, assets, options);
+  check_places(session.comm, session.files, target, names);
+  check_report_path(session, options.report_path, target, names, sources);
   times.enter("target");
   const std::uint64_t stage_layers = options.stage != 0 ? options.stage_layers : 0;
   const JournalKey key{command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers),

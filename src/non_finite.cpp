@@ -3,26 +3,29 @@
 #include <algorithm>
 #include <cstring>
 
-#include "chunk_wire.h"
-#include "copies.h"
-#include "file_owners.h"
-#include "stored_elements.h"
-#include "unshard/agree.h"
-
 namespace unshard {
 namespace {
 
-/// Floats of the IEEE kind: all exponent bits set is an infinity (mantissa 0) or a NaN.
+/// Floats of the IEEE kind: all exponent bits set is an infinity (mantissa 0) or a NaN. Blocks so short that counters of the elements' own
+/// width suffice: the compiler turns the loop into vector instructions.
 template <class Bits>
 NonFinite count_ieee(std::span<const std::byte> elements, Bits exponent, Bits mantissa) {
+  constexpr std::size_t block = sizeof(Bits) == 1 ? 128 : 4096;
+  const auto magnitude = static_cast<Bits>(exponent | mantissa);
   NonFinite found;
-  for (std::size_t at = 0; at + sizeof(Bits) <= elements.size(); at += sizeof(Bits)) {
-    Bits bits;
-    std::memcpy(&bits, elements.data() + at, sizeof bits);
-    const bool special = (bits & exponent) == exponent;
-    const bool is_nan = special && (bits & mantissa) != 0;
-    found.nan += is_nan ? 1 : 0;
-    found.infinite += special && !is_nan ? 1 : 0;
+  std::array<Bits, block> bits;
+  for (std::size_t at = 0; at < elements.size(); at += sizeof bits) {
+    const std::size_t bytes = std::min(sizeof bits, elements.size() - at);
+    if (bytes < sizeof bits) bits.fill(0);
+    std::memcpy(bits.data(), elements.data() + at, bytes - bytes % sizeof(Bits));
+    Bits special = 0, nan = 0;
+    for (std::size_t i = 0; i < block; ++i) {
+      const auto value = static_cast<Bits>(bits[i] & magnitude);
+      special = static_cast<Bits>(special + (value >= exponent ? 1 : 0));
+      nan = static_cast<Bits>(nan + (value > exponent ? 1 : 0));
+    }
+    found.nan += nan;
+    found.infinite += static_cast<Bits>(special - nan);
   }
   return found;
 }
@@ -31,58 +34,6 @@ NonFinite count_ieee(std::span<const std::byte> elements, Bits exponent, Bits ma
 NonFinite count_code(std::span<const std::byte> elements, unsigned mask, unsigned nan) {
   const auto is_nan = [&](std::byte element) { return (std::to_integer<unsigned>(element) & mask) == nan; };
   return {static_cast<std::uint64_t>(std::ranges::count_if(elements, is_nan)), 0};
-}
-
-bool has_non_finite(DType dtype) {
-  switch (dtype) {
-    case DType::i64:
-    case DType::i32:
-    case DType::i16:
-    case DType::i8:
-    case DType::u8:
-    case DType::boolean:
-    case DType::u16:
-    case DType::u32:
-    case DType::u64:
-    case DType::f4_x2:
-      return false;
-    default:
-      return true;
-  }
-}
-
-/// Dimensions whose data repeats are counted once and multiplied: a stride of 0 may stand for more elements than any file has.
-std::uint64_t without_repeats(Chunk& chunk) {
-  std::uint64_t times = 1;
-  for (std::size_t d = 0; d < chunk.box.extent.size(); ++d) {
-    if (chunk.strides[d] != 0 || chunk.box.extent[d] == 1) continue;
-    times *= chunk.box.extent[d];
-    chunk.box.extent[d] = 1;
-  }
-  return times;
-}
-
-/// Collective. The records of this rank's tensors, sent to the rank that reads their file; sorted by place.
-std::vector<Chunk> records_to_read(Comm& comm, const Source& source, const Catalog& catalog) {
-  std::vector<WireWriter> to_each(static_cast<std::size_t>(comm.size()));
-  const std::vector<int> owners = collectively(comm, "check", [&] { return file_owners(comm, source); });
-  for (const Chunk& chunk : catalog.chunks) {
-    if (!has_non_finite(catalog.tensors[chunk.tensor].dtype)) continue;
-    WireWriter& out = to_each[static_cast<std::size_t>(owners[chunk.file])];
-    out.number(chunk.tensor);
-    write_chunk(out, chunk);
-  }
-  std::vector<Bytes> sent;
-  for (WireWriter& out : to_each) sent.push_back(out.take());
-  std::vector<Chunk> mine;
-  for (const Bytes& bytes : comm.all_to_all(std::move(sent))) {
-    for (WireReader in(bytes); !in.at_end();) {
-      const auto tensor = static_cast<TensorId>(in.number_up_to(UINT32_MAX));
-      mine.push_back(read_chunk(in, tensor, catalog.tensors.at(tensor).shape.size()));
-    }
-  }
-  std::ranges::sort(mine, {}, [](const Chunk& chunk) { return std::pair(chunk.file, chunk.position); });
-  return mine;
 }
 
 }  // namespace
@@ -114,38 +65,27 @@ NonFinite count_non_finite(std::span<const std::byte> elements, DType dtype) {
   }
 }
 
-std::vector<NonFinite> count_non_finite(Comm& comm, FileCache& files, const Source& source, const Catalog& catalog) {
-  std::vector<Chunk> records = records_to_read(comm, source, catalog);
-  std::vector<NonFinite> found(catalog.tensors.size());
-  collectively(comm, "check", [&] {
-    for (Chunk& chunk : records) {
-      const DType dtype = catalog.tensors[chunk.tensor].dtype;
-      const std::uint64_t times = without_repeats(chunk);
-      if (!is_readable(chunk, dtype)) continue;  // rows that overlap may claim more elements than could ever be read
-      read_elements(*files.get(chunk.file), chunk, dtype, files.limits(), [&](std::span<std::byte> elements) {
-        const NonFinite here = count_non_finite(elements, dtype);
-        found[chunk.tensor].nan += times * here.nan;
-        found[chunk.tensor].infinite += times * here.infinite;
-      });
-    }
-    stop_if_signalled(files.limits());  // of a rank that had nothing to read
-  });
-  WireWriter mine;
-  for (TensorId id = 0; id < found.size(); ++id) {
-    if (found[id].nan == 0 && found[id].infinite == 0) continue;
-    mine.number(id);
-    mine.number(found[id].nan);
-    mine.number(found[id].infinite);
+void NonFiniteCounter::count(std::span<const std::byte> elements) {
+  const NonFinite found = count_non_finite(elements, dtype_);
+  total_.nan += found.nan;
+  total_.infinite += found.infinite;
+}
+
+void NonFiniteCounter::add(std::span<const std::byte> bytes) {
+  const std::size_t size = info(dtype_).size_bytes;
+  if (begun_bytes_ > 0) {
+    const std::size_t taken = std::min(size - begun_bytes_, bytes.size());
+    std::memcpy(begun_.data() + begun_bytes_, bytes.data(), taken);
+    begun_bytes_ += taken;
+    bytes = bytes.subspan(taken);
+    if (begun_bytes_ < size) return;
+    count(std::span(begun_).first(size));
+    begun_bytes_ = 0;
   }
-  std::vector<NonFinite> total(found.size());
-  for (const Bytes& bytes : comm.gather_all(mine.take())) {
-    for (WireReader in(bytes); !in.at_end();) {
-      NonFinite& of = total.at(in.number());
-      of.nan += in.number();
-      of.infinite += in.number();
-    }
-  }
-  return total;
+  const std::size_t rest = bytes.size() % size;
+  count(bytes.first(bytes.size() - rest));
+  std::memcpy(begun_.data(), bytes.data() + (bytes.size() - rest), rest);
+  begun_bytes_ = rest;
 }
 
 }  // namespace unshard

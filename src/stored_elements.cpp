@@ -142,6 +142,16 @@ class ElementReader {
 
 }  // namespace
 
+std::uint64_t without_repeats(Chunk& chunk) {
+  std::uint64_t times = 1;
+  for (std::size_t d = 0; d < chunk.box.extent.size(); ++d) {
+    if (chunk.strides[d] != 0 || chunk.box.extent[d] == 1) continue;
+    times *= chunk.box.extent[d];
+    chunk.box.extent[d] = 1;
+  }
+  return times;
+}
+
 std::uint64_t span_bytes(const Chunk& chunk, DType dtype) {
   std::uint64_t elements = 1;
   for (std::size_t d = 0; d < chunk.box.extent.size(); ++d) elements += (chunk.box.extent[d] - 1) * chunk.strides[d];

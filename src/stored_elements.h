@@ -23,6 +23,10 @@ void read_elements(File& file, const Chunk& chunk, DType dtype, const WorkLimits
 /// Bytes from the first stored element of `chunk` to the end of the last one.
 [[nodiscard]] std::uint64_t span_bytes(const Chunk& chunk, DType dtype);
 
+/// Local, pure. Leaves one of the elements that repeat (a stride of 0 may stand for more than any file has), and returns how often each of
+/// the rest is there.
+std::uint64_t without_repeats(Chunk& chunk);
+
 /// Calls `sink` with the bytes [position, position + length) of the file, piece by piece. Stops at a signal.
 void read_range(File& file, std::uint64_t position, std::uint64_t length, const WorkLimits& limits,
                 const std::function<void(std::span<std::byte>)>& sink);

@@ -5,6 +5,7 @@
 
 #include "mapping_steps.h"
 #include "names.h"
+#include "save_order.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -16,7 +17,7 @@ std::string count_of(std::size_t count, const std::string& what) {
 
 class Cleaner {
  public:
-  explicit Cleaner(const MapContext& context) : context_(context) {
+  explicit Cleaner(const MapContext& context) : context_(context), idle_(context.options.drop.size(), true) {
     for (const TensorRow& row : context.table) {
       const std::string clean = without_wrappers(row.name);
       has_adapters_ = has_adapters_ || (row.origin == 0 && (is_lora(clean) || clean.rfind("base_model.model.", 0) == 0));
@@ -26,16 +27,7 @@ class Cleaner {
   NamedTensors run() {
     for (TensorId id = 0; id < context_.table.size(); ++id) sort_out(id);
     refuse_adapters();
-    if (context_.family.sorted) {
-      std::stable_sort(named_.tensors.begin(), named_.tensors.end(), [&](const NamedTensor& a, const NamedTensor& b) {
-        const int origins = static_cast<int>(context_.table[a.id].origin) - static_cast<int>(context_.table[b.id].origin);
-        return origins != 0 ? origins < 0 : natural_less(a.name, b.name);
-      });
-    } else {
-      std::stable_sort(named_.tensors.begin(), named_.tensors.end(), [&](const NamedTensor& a, const NamedTensor& b) {
-        return context_.table[a.id].origin < context_.table[b.id].origin;
-      });
-    }
+    sort_as_saved(context_, named_.tensors);
     add_notes();
     return std::move(named_);
   }
@@ -44,7 +36,7 @@ class Cleaner {
   void sort_out(TensorId id) {
     const TensorRow& row = context_.table[id];
     std::string clean = without_wrappers(row.name);
-    if (any_glob_matches(context_.options.drop, row.name) || any_glob_matches(context_.options.drop, clean)) {
+    if (is_dropped(row.name, clean)) {
       if (row.origin == 0) dropped_.push_back(row.name);
       return leave_out(row, "dropped by --drop");
     }
@@ -62,6 +54,16 @@ class Cleaner {
       clean = megatron_name(context_.family, [&](const Captures& captures) { return context_.names(captures); }, std::move(clean));
     }
     named_.tensors.push_back({id, std::move(clean)});
+  }
+
+  bool is_dropped(const std::string& name, const std::string& clean) {
+    bool dropped = false;
+    for (std::size_t i = 0; i < context_.options.drop.size(); ++i) {
+      if (!glob_matches(context_.options.drop[i], name) && !glob_matches(context_.options.drop[i], clean)) continue;
+      idle_[i] = false;
+      dropped = true;
+    }
+    return dropped;
   }
 
   void leave_out(const TensorRow& row, const std::string& reason) {
@@ -90,6 +92,9 @@ class Cleaner {
     if (!adapters_.empty())
       named_.notes.push_back("Dropped " + count_of(adapters_.size(), "LoRA tensor") + "; the base weights are written");
     if (!dropped_.empty()) named_.notes.push_back("Dropped " + count_of(dropped_.size(), "tensor") + " by --drop: " + name_list(dropped_));
+    for (std::size_t i = 0; i < idle_.size(); ++i) {
+      if (idle_[i]) named_.notes.push_back("--drop " + printable(context_.options.drop[i]) + " matches no tensor");
+    }
     if (!rebuilt_.empty())
       named_.notes.push_back("Left out " + count_of(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
   }
@@ -97,6 +102,7 @@ class Cleaner {
   const MapContext& context_;
   NamedTensors named_;
   bool has_adapters_ = false;
+  std::vector<bool> idle_;  ///< by pattern of --drop: it has matched nothing
   std::vector<std::string> adapters_, dropped_, rebuilt_;
 };
 

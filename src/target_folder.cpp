@@ -173,6 +173,21 @@ void probe_existing(Comm& comm, FileSystem& files, const TargetFolder& target) {
 
 }  // namespace
 
+void check_places(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<std::string>& names) {
+  collectively(comm, "target", [&] {
+    if (comm.rank() != target.leader || !target.existed) return;
+    for (const std::string& name : names) {
+      const std::string path = join_path(target.path, name);
+      const auto status = files.status(path);
+      if (status && status->kind == FileKind::folder)
+        refuse(path, "is a folder, where a file of the model is to go; remove it or choose another --target-dir");
+      const auto parent = files.status(parent_path(path));
+      if (parent && parent->kind != FileKind::folder)
+        refuse(parent_path(path), "is a file, where the model has a folder; remove it or choose another --target-dir");
+    }
+  });
+}
+
 void check_seen_by_writers(Comm& comm, FileSystem& files, const std::string& path, const TargetFolder& target) {
   bool fine = !target.writes(comm.rank()) || sees(files, path);
   for (int tries = 0; !fine && tries < 10; ++tries) {  // a network file system may show a new file a moment later on other nodes

@@ -54,6 +54,11 @@ std::vector<const ValueDifference*> worst_first(const std::vector<ValueDifferenc
   return sorted;
 }
 
+/// "1 tensor", "2 tensors".
+std::string counted(std::uint64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 std::string line_of(const OneSided& tensor, std::string_view what, std::string_view where) {
   return std::string(what) + ": " + printable(tensor.name) + " " + to_string(tensor.shape) + " " + std::string(info(tensor.dtype).name) +
          " is only in the " + std::string(where);
@@ -80,13 +85,49 @@ std::size_t differing_tensors(const TestReport& report) {
 std::string summary(const TestReport& report) {
   const std::string limits = "atol " + text_of(report.tolerance.atol) + ", rtol " + text_of(report.tolerance.rtol);
   if (is_equal(report)) {
-    return std::to_string(report.tensors) + " tensors equal (" + std::to_string(report.parameters) + " parameters, " + limits + ")";
+    return counted(report.tensors, "tensor") + " equal (" + std::to_string(report.parameters) + " parameters, " + limits + ")";
   }
   const std::size_t differing = differing_tensors(report);
   return std::to_string(differing) + (differing == 1 ? " tensor differs" : " tensors differ") + " (the reference has " +
          std::to_string(report.tensors) + "; " + limits + "): " + std::to_string(report.missing.size()) + " missing, " +
          std::to_string(report.unexpected.size()) + " unexpected, " + std::to_string(report.shapes.size()) + " of another shape, " +
          std::to_string(report.dtypes.size()) + " of another dtype, " + std::to_string(report.values.size()) + " of other values";
+}
+
+std::uint64_t changed_elements(const ChangeReport& report) {
+  std::uint64_t count = 0;
+  for (const ValueDifference& value : report.values) count += value.difference.count;
+  return count;
+}
+
+/// ‖merged - base‖ / ‖base‖ over the tensors that changed.
+double relative_change(const ChangeReport& report) {
+  double change = 0, base = 0;
+  for (const ValueDifference& value : report.values) {
+    change += value.difference.square_difference;
+    base += value.difference.square_a;
+  }
+  return base > 0 ? std::sqrt(change / base) : std::nan("");
+}
+
+std::string line_of(const ChangeReport& report) {
+  const std::string base = printable(report.base, 4096);
+  if (!has_changes(report)) {
+    return "Nothing changed from the base model " + base + ": all " + counted(report.tensors, "tensor") + " (" +
+           counted(report.elements, "parameter") + ") are equal; was this checkpoint trained?";
+  }
+  std::string text = "Changed from the base model " + base + ": " + std::to_string(report.values.size()) + " of " +
+                     counted(report.tensors, "tensor") + ", " + std::to_string(changed_elements(report)) + " of " +
+                     counted(report.elements, "parameter");
+  if (!report.values.empty()) {
+    const ValueDifference& most = *worst_first(report.values).front();
+    text += "; relative change of these tensors " + text_of(relative_change(report)) + ", largest " + text_of(most.difference.max_abs) +
+            " in " + printable(most.name);
+  }
+  if (!report.added.empty()) text += "; " + counted(report.added.size(), "tensor") + " that the base lacks";
+  if (!report.removed.empty()) text += "; " + counted(report.removed.size(), "tensor") + " that only the base has";
+  if (report.others > 0) text += "; " + counted(report.others, "tensor") + " of another shape or kind of type";
+  return text;
 }
 
 Json json_of(const std::vector<OneSided>& tensors) {
@@ -113,7 +154,42 @@ Json json_of(const ValueDifference& value) {
           {"rms", json_of(rms(found))}};
 }
 
+/// A tensor whose bits are all equal has no sums: its direction is the same, whatever it is.
+Json compared_json(const ValueDifference& value) {
+  const Difference& found = value.difference;
+  const bool same = found.pairs == 0;
+  return {{"name", value.name},
+          {"elements", volume(value.shape)},
+          {"different", found.count},
+          {"cosine", same ? Json(1.0) : json_of(cosine(found))},
+          {"rms", same ? Json(0.0) : json_of(rms(found))}};
+}
+
+Json json_of(const ChangeReport& report) {
+  Json values = Json::array();
+  for (const ValueDifference* value : worst_first(report.values)) {
+    Json entry = json_of(*value);
+    entry["worst"] = {{"index", entry["worst"]["index"]}, {"base", entry["worst"]["merged"]}, {"merged", entry["worst"]["reference"]}};
+    values.push_back(std::move(entry));
+  }
+  return {{"base", report.base},
+          {"changed", has_changes(report)},
+          {"tensors", report.tensors},
+          {"tensors_changed", report.values.size()},
+          {"parameters", report.elements},
+          {"parameters_changed", changed_elements(report)},
+          {"relative_change", json_of(relative_change(report))},
+          {"added", json_of(report.added)},
+          {"removed", json_of(report.removed)},
+          {"not_compared", report.others},
+          {"values", std::move(values)}};
+}
+
 }  // namespace
+
+bool has_changes(const ChangeReport& report) {
+  return !report.values.empty() || !report.added.empty() || !report.removed.empty() || report.others > 0;
+}
 
 bool is_equal(const TestReport& report) {
   return report.missing.empty() && report.unexpected.empty() && report.shapes.empty() && report.dtypes.empty() && report.values.empty();
@@ -134,6 +210,7 @@ std::vector<std::string> to_lines(const TestReport& report) {
   for (const std::string& name : report.tied)
     lines.push_back(printable(name) + " is stored on one side only and equals the embedding: no difference");
   lines.push_back(summary(report));
+  if (report.changes) lines.push_back(line_of(*report.changes));
   return lines;
 }
 
@@ -146,7 +223,7 @@ std::string to_json(const TestReport& report) {
     dtypes.push_back({{"name", of.name}, {"merged", info(of.merged).name}, {"reference", info(of.reference).name}});
   }
   for (const ValueDifference* value : worst_first(report.values)) values.push_back(json_of(*value));
-  const Json json{{"equal", is_equal(report)},
+  Json json{{"equal", is_equal(report)},
                   {"merged", report.merged},
                   {"reference", report.reference},
                   {"atol", json_of(report.tolerance.atol)},
@@ -160,6 +237,12 @@ std::string to_json(const TestReport& report) {
                   {"dtype_differs", dtypes},
                   {"values_differ", values},
                   {"tied", report.tied}};
+  if (report.all_tensors) {
+    Json compared = Json::array();
+    for (const ValueDifference& value : report.compared) compared.push_back(compared_json(value));
+    json["compared"] = std::move(compared);
+  }
+  if (report.changes) json["base"] = json_of(*report.changes);
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,18 @@ struct ValueDifference {
   Difference difference;
 };
 
+/// What changed since a base model (--base).
+struct ChangeReport {
+  std::string base;                    ///< the folder
+  std::uint64_t tensors = 0;           ///< compared with the base
+  std::uint64_t elements = 0;          ///< of these
+  std::uint64_t others = 0;            ///< tensors of another shape, or of a type that can't be compared
+  std::vector<OneSided> added, removed;
+  std::vector<ValueDifference> values;  ///< of tensors that changed
+};
+/// Local, pure. Whether anything differs from the base.
+[[nodiscard]] bool has_changes(const ChangeReport& report);
+
 struct TestReport {
   std::string merged, reference;  ///< the folders
   Tolerance tolerance;
@@ -43,6 +56,9 @@ struct TestReport {
   std::vector<ShapeDifference> shapes;
   std::vector<DTypeDifference> dtypes;
   std::vector<ValueDifference> values;
+  bool all_tensors = false;               ///< `compared` is filled, and in the JSON
+  std::vector<ValueDifference> compared;  ///< every pair that was compared, different or not
+  std::optional<ChangeReport> changes;
   std::vector<std::string> tied;  ///< heads that one side stores and that equal its embedding
 };
 

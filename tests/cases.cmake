@@ -33,5 +33,6 @@ endforeach()
 if(NOT UNSHARD_SANITIZE)
   add_test(NAME models.load_in_transformers
     COMMAND ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/models/load_in_transformers.py --unshard $<TARGET_FILE:unshard> --cases ${CMAKE_CURRENT_SOURCE_DIR}/cases)
-  set_tests_properties(models.load_in_transformers PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+  add_test(NAME models.round_trip COMMAND ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/models/round_trip.py --unshard $<TARGET_FILE:unshard>)
+  set_tests_properties(models.load_in_transformers models.round_trip PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()

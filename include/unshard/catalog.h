@@ -70,6 +70,12 @@ struct TensorRow {
   std::uint8_t origin = 0;  ///< 0: the checkpoint; 1: the folder of --fill-missing-from
 };
 
+/// Elements that are no numbers.
+struct NonFinite {
+  std::uint64_t nan = 0;
+  std::uint64_t infinite = 0;
+};
+
 struct Catalog {
   std::vector<TensorRow> tensors;   ///< in stored order of the first file, then those that only later files have; the same on every rank
   std::vector<Chunk> chunks;        ///< of the tensors at home here; sorted by tensor, then box offset; after prove_coverage without copies
@@ -89,12 +95,15 @@ class FileCache;
 
 /// Collective. Proves on boxes that every element of every tensor is covered exactly once, copies apart, and drops the copies: identical
 /// boxes count as copies, any other overlap is a finding, and so is a hole. Copies are compared by their records' CRC; where that can't
-/// decide, by reading both once (`compare_payload`: false leaves that out, true is what merge does). `deep` reads and compares all of them.
+/// decide, by reading both once (`compare_payload`: false leaves that out, true is what merge does). `deep` reads every byte once: copies and checksums are compared, NaNs counted.
 struct CoverageOptions {
   bool compare_payload = true;
   bool deep = false;
 };
-void prove_coverage(Comm& comm, FileCache& files, const Source& source, Catalog& catalog, const CoverageOptions& options);
+struct Coverage {
+  std::vector<NonFinite> non_finite;  ///< by tensor, the same on every rank; empty unless `deep`
+};
+Coverage prove_coverage(Comm& comm, FileCache& files, const Source& source, Catalog& catalog, const CoverageOptions& options);
 
 /// Collective. Whether the first elements of two tensors (`shape`, from offset 0) hold the same bits after a cast to `dtype`: from aliasing
 /// and CRCs where that decides, else by reading both. The same answer on every rank.

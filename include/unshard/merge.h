@@ -57,8 +57,12 @@ struct TestOptions {
   InputOptions input;      ///< local_dirs: straight from shards; empty: merged_dir
   std::string merged_dir;
   std::string test_hf_dir;
+  std::string base_dir;    ///< --base: how much the merged side differs from this model; "": not asked
   MapOptions map;          ///< for shards: names are mapped as merge does
   std::string hf_config;
+  std::vector<std::pair<std::string, std::uint64_t>> config_overrides;
+  std::string like_dir, fill_missing_from, custom_mapping_path;
+  bool all_tensors = false;  ///< the JSON has every compared tensor, not only those that differ
   Tolerance tolerance;
   bool like_dtype = false;
 };
@@ -78,6 +82,7 @@ struct CheckResult {
 };
 struct TestResult {
   bool equal = false;
+  bool changed = true;  ///< false: with --base, and nothing differs from the base model
   std::string json;
 };
 

@@ -15,7 +15,9 @@ namespace unshard {
 
 struct LayoutOptions {
   std::uint64_t max_shard_bytes = 50'000'000'000;  ///< decimal, as transformers 5 does by default
-  std::string config_text;  ///< config.json as it is published: for a format that keeps it in the file of weights
+  std::string config_text = {};  ///< config.json as it is published: for a format that keeps it in the file of weights
+  std::vector<std::uint32_t> file_by_target = {};  ///< numbers without gaps, instead of splitting by size; empty: by size
+  std::vector<std::uint32_t> block_by_target = {};  ///< see Mapping; empty: none
 };
 
 /// A small file to write beside the weights.

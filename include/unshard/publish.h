@@ -42,6 +42,10 @@ struct TargetFolder {
   [[nodiscard]] bool writes(int rank) const { return !std::binary_search(blind.begin(), blind.end(), rank); }
 };
 
+/// Collective. Finds out early that a folder stands in the existing target where one of `names` (files of the model) is to appear, or a file
+/// where a folder is needed: Error(usage).
+void check_places(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<std::string>& names);
+
 /// The name that an output file has while it grows in the partial folder: no loader's pattern matches it.
 [[nodiscard]] std::string partial_name(const OutputFile& file);
 

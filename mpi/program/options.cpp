@@ -173,6 +173,13 @@ void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config) {
   add_list(app, "--drop", map.drop, "glob of names that are left out; repeatable");
 }
 
+/// Files and folders that names and missing tensors come from.
+void add_naming(CLI::App& app, std::string& custom_mapping, std::string& like, std::string& fill_missing_from) {
+  add_text(app, "--custom-mapping", custom_mapping, "JSON file of name rules that come before the family's")->type_name("FILE");
+  add_folder(app, "--like", like, "follow names, dtypes and expert layout of this model folder");
+  add_folder(app, "--fill-missing-from", fill_missing_from, "tensors that the checkpoint lacks come from this model folder");
+}
+
 void add_without_effect(CLI::App& app, std::vector<std::string>& notes) {
   for (const std::string name : accepted_without_effect) {
     app.add_flag_function(
@@ -253,10 +260,8 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   add_input(app, merge.input, abilities);
   add_folder(app, "--target-dir", merge.target_dir, "folder of the model that is written (required)");
   add_mapping(app, merge.map, merge.hf_config);
-  add_text(app, "--custom-mapping", merge.custom_mapping_path, "JSON file of name rules that come before the family's")->type_name("FILE");
+  add_naming(app, merge.custom_mapping_path, merge.like_dir, merge.fill_missing_from);
   add_config_numbers(app, merge.config_overrides);
-  add_folder(app, "--like", merge.like_dir, "follow names, dtypes and expert layout of this model folder");
-  add_folder(app, "--fill-missing-from", merge.fill_missing_from, "tensors that the checkpoint lacks come from this model folder");
   CLI::Option* stage = app.add_option("--stage", merge.stage, "staged merge: 1 or 2")->check(CLI::Range(1, 2))->type_name("N");
   add_count(
       app, "--stage-layers", [&merge](std::uint64_t value) { merge.stage_layers = value; }, "layers of stage 1 (default 10)")
@@ -290,8 +295,13 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   app.callback([&line] {
     need({{"--test-hf-dir", !line.test.test_hf_dir.empty()}});
     line.command = Command::test;
+    line.test.all_tensors = line.json;
     check_tolerance(line.test.tolerance);
     if (line.test.input.local_dirs.empty() == line.test.merged_dir.empty()) refuse("test needs one of --merged-dir and --local-dir");
+    for (const auto& [name, value] : {std::pair("--custom-mapping", &line.test.custom_mapping_path), std::pair("--like", &line.test.like_dir),
+                                      std::pair("--fill-missing-from", &line.test.fill_missing_from)}) {
+      if (!value->empty() && !line.test.merged_dir.empty()) refuse(std::string(name) + " needs --local-dir: a merged folder is compared as it is");
+    }
   });
   add_input(app, test.input, abilities);
   add_folder(app, "--merged-dir", test.merged_dir, "model folder to be tested");
@@ -299,7 +309,10 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   app.add_option("--atol", test.tolerance.atol, "absolute tolerance (default 1e-5)")->type_name("X");
   app.add_option("--rtol", test.tolerance.rtol, "relative tolerance (default 1e-5)")->type_name("X");
   app.add_flag("--like-dtype", test.like_dtype, "first cast to the reference's dtype");
+  add_folder(app, "--base", test.base_dir, "also say how much changed from this model; exit 8 when nothing did");
   add_mapping(app, test.map, test.hf_config);
+  add_naming(app, test.custom_mapping_path, test.like_dir, test.fill_missing_from);
+  add_config_numbers(app, test.config_overrides);
   add_lines(app, line);
   add_without_effect(app, line.notes);
 }

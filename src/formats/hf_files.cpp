@@ -5,7 +5,9 @@
 #include "hf_files.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_map>
 
 #include "checked_math.h"
 #include "unshard/error.h"
@@ -93,15 +94,20 @@ class Splitter {
  public:
   explicit Splitter(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  void add(std::uint32_t number, const Target& target) {
-    const std::uint64_t size = target_bytes(target);
+  /// A block: targets that stay together.
+  void add(const std::vector<std::uint32_t>& block, const Targets& targets) {
+    std::uint64_t size = 0, header = 0;
+    for (const std::uint32_t number : block) {
+      const Target& target = targets.targets[number];
+      size += target_bytes(target);
+      header += entry_overhead_bytes + quoted(target.name).size() + 20 * target.shape.size();
+    }
     if (size > limit_bytes_) {
-      files_.push_back({number});
+      files_.push_back(block);
       return;
     }
-    const std::uint64_t header = entry_overhead_bytes + quoted(target.name).size() + 20 * target.shape.size();
     if (!open_.empty() && (size > limit_bytes_ - open_bytes_ || open_header_bytes_ + header > header_limit_bytes)) close();
-    open_.push_back(number);
+    open_.insert(open_.end(), block.begin(), block.end());
     open_bytes_ += size;
     open_header_bytes_ += header;
   }
@@ -134,6 +140,39 @@ std::string file_name(std::size_t number, std::size_t count) {
   return "model-" + five_digits(number + 1) + "-of-" + five_digits(count) + ".safetensors";
 }
 
+std::vector<std::vector<std::uint32_t>> by_size(const Targets& targets, const LayoutOptions& options) {
+  std::vector<std::vector<std::uint32_t>> blocks;
+  std::unordered_map<std::uint32_t, std::size_t> place_of;
+  for (std::uint32_t i = 0; i < targets.targets.size(); ++i) {
+    const std::uint32_t block = options.block_by_target.empty() ? 0 : options.block_by_target.at(i);
+    const auto [known, is_new] = block == 0 ? std::pair{place_of.end(), true} : place_of.try_emplace(block, blocks.size());
+    if (is_new) {
+      blocks.push_back({i});
+    } else {
+      blocks[known->second].push_back(i);
+    }
+  }
+  Splitter splitter(options.max_shard_bytes);
+  for (const std::vector<std::uint32_t>& block : blocks) splitter.add(block, targets);
+  return splitter.finish();
+}
+
+std::vector<std::vector<std::uint32_t>> as_given(const std::vector<std::uint32_t>& file_by_target) {
+  std::vector<std::vector<std::uint32_t>> files;
+  for (std::uint32_t i = 0; i < file_by_target.size(); ++i) {
+    if (files.size() <= file_by_target[i]) files.resize(file_by_target[i] + std::size_t{1});
+    files[file_by_target[i]].push_back(i);
+  }
+  return files;
+}
+
+/// Persistent buffers of known modules: batch norms, and routers (where ERNIE's is a parameter).
+bool is_buffer(std::string_view name) {
+  constexpr std::array<std::string_view, 4> buffers{"e_score_correction_bias", "running_mean", "running_var", "num_batches_tracked"};
+  if (name.ends_with("moe_statics.e_score_correction_bias")) return false;
+  return std::ranges::find(buffers, name.substr(name.rfind('.') + 1)) != buffers.end();
+}
+
 class SafetensorsOutput final : public OutputFormat {
  public:
   [[nodiscard]] std::string_view name() const override { return "safetensors"; }
@@ -142,15 +181,13 @@ class SafetensorsOutput final : public OutputFormat {
   }
 
   [[nodiscard]] Layout lay_out(const Targets& targets, const LayoutOptions& options) const override {
-    Splitter splitter(options.max_shard_bytes);
     std::uint64_t total = 0;
-    for (std::uint32_t i = 0; i < targets.targets.size(); ++i) {
-      check_target_can_be_saved(targets.targets[i]);
-      total += std::min(target_bytes(targets.targets[i]), model_limit_bytes);
-      if (total >= model_limit_bytes) throw too_large(targets.targets[i]);
-      splitter.add(i, targets.targets[i]);
+    for (const Target& target : targets.targets) {
+      check_target_can_be_saved(target);
+      total += std::min(target_bytes(target), model_limit_bytes);
+      if (total >= model_limit_bytes) throw too_large(target);
     }
-    std::vector<std::vector<std::uint32_t>> members = splitter.finish();
+    std::vector<std::vector<std::uint32_t>> members = options.file_by_target.empty() ? by_size(targets, options) : as_given(options.file_by_target);
     Layout layout;
     layout.placed.reserve(targets.targets.size());
     for (std::uint32_t file = 0; file < members.size(); ++file) {
@@ -167,8 +204,7 @@ class SafetensorsOutput final : public OutputFormat {
     return layout;
   }
 
-  // As json.dumps(index, indent=2, sort_keys=True) + "\n" in save_pretrained. total_parameters counts the elements of what is written;
-  // transformers counts parameters there, so persistent buffers are the one difference.
+  // As json.dumps(index, indent=2, sort_keys=True) + "\n" in save_pretrained, where total_parameters leaves persistent buffers out.
   [[nodiscard]] std::vector<SmallFile> indexes(const Targets& targets, const Layout& layout) const override {
     if (layout.files.size() < 2) return {};
     std::uint64_t total_size = 0, total_parameters = 0;
@@ -176,7 +212,7 @@ class SafetensorsOutput final : public OutputFormat {
     for (const PlacedTarget& placed : layout.placed) {
       const Target& target = targets.targets[placed.target];
       total_size += placed.size_bytes;
-      total_parameters += volume(target.shape);
+      if (!is_buffer(target.name)) total_parameters += volume(target.shape);
       weight_map[target.name] = layout.files[placed.file].name;
     }
     const nlohmann::json index{{"metadata", {{"total_parameters", total_parameters}, {"total_size", total_size}}},

@@ -85,6 +85,51 @@ void erase_row(std::vector<TensorRow>& table, const std::string& name) {
 
 // ---- names
 
+TEST(Names, PatternsThatMatchNothingAreNoted) {
+  MapOptions options;
+  options.drop = {"model.vision.*"};
+  options.allow_missing = {"lm_haed*"};
+  const std::string notes = joined(map(llama(), llama_config, options).notes);
+  EXPECT_THAT(notes, HasSubstr("--drop model.vision.* matches no tensor"));
+  EXPECT_THAT(notes, HasSubstr("--allow-missing lm_haed* matches no missing tensor"));
+}
+
+TEST(Names, ADroppedTensorIsNotToBeTakenFromElsewhere) {
+  std::vector<TensorRow> table = llama();
+  for (TensorRow row : llama()) {
+    row.origin = 1;
+    table.push_back(row);
+  }
+  MapOptions options;
+  options.drop = {"model.norm.weight"};
+  const std::string error = error_of(table, llama_config, options);
+  EXPECT_THAT(error, AllOf(StartsWith("model.norm.weight: left out by --drop"), HasSubstr("allow that by --allow-missing")));
+  EXPECT_EQ(error.find("fill"), std::string::npos) << error;
+  options.allow_missing = {"model.norm.weight"};
+  EXPECT_EQ(names_of(map(table, llama_config, options)).size(), llama().size() - 1);
+}
+
+TEST(Names, FillingTakesOnlyWhatConfigExpects) {
+  std::vector<TensorRow> table = llama();
+  erase_row(table, "model.norm.weight");
+  table.push_back({"model.norm.weight", DType::bf16, {4}, 1});
+  table.push_back({"model.layers.1.input_layernorm.weight", DType::bf16, {4}, 1});
+  const Mapping mapping = map(table, llama_config);
+  EXPECT_THAT(mapping.filled, ElementsAre("model.norm.weight"));
+  EXPECT_EQ(names_of(mapping).size(), llama().size());
+  EXPECT_THAT(joined(mapping.notes), HasSubstr("Not taken from --fill-missing-from: 1 tensor that hf/config.json does not expect: "
+                                               "model.layers.1.input_layernorm.weight"));
+}
+
+TEST(Names, AreMissingInBothFolders) {
+  std::vector<TensorRow> table = llama();
+  erase_row(table, "model.norm.weight");
+  table.push_back({"lm_head.weight", DType::bf16, {6, 4}, 1});
+  const std::string error = error_of(table, llama_config);
+  EXPECT_THAT(error, HasSubstr("neither in the checkpoint nor in --fill-missing-from"));
+  EXPECT_EQ(error.find("take them from"), std::string::npos) << error;
+}
+
 TEST(Names, PublishedOnesPassInStoredOrder) {
   const Mapping mapping = map(llama(), llama_config);
   std::vector<std::string> stored;
@@ -383,9 +428,9 @@ TEST(Fill, TakesExactlyWhatIsMissing) {
   }
   table.push_back({"visual.proj.weight", DType::f32, {2}, 1});
   const Mapping mapping = map(table, llama_config);
-  EXPECT_THAT(mapping.filled, ElementsAre("model.norm.weight", "visual.proj.weight"));
-  EXPECT_THAT(joined(mapping.notes), HasSubstr("model.norm.weight, visual.proj.weight"));
-  EXPECT_EQ(mapping.targets.targets.size(), 13U);
+  EXPECT_THAT(mapping.filled, ElementsAre("model.norm.weight"));
+  EXPECT_THAT(joined(mapping.notes), HasSubstr("Not taken from --fill-missing-from: 1 tensor that hf/config.json does not expect: visual.proj.weight"));
+  EXPECT_EQ(mapping.targets.targets.size(), 12U);
   EXPECT_EQ(table[target_of(mapping, "model.norm.weight").terms[0].source].origin, 1);
   EXPECT_EQ(target_of(mapping, "model.norm.weight").dtype, DType::bf16);
 }

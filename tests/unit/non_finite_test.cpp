@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "support/memory_file_system.h"
+#include "unshard/file_cache.h"
 
 namespace unshard {
 namespace {
@@ -32,7 +34,7 @@ struct Stored {
 
   NonFinite count() {
     FileCache files(disk, source);
-    return count_non_finite(*self_comm(), files, source, catalog)[0];
+    return prove_coverage(*self_comm(), files, source, catalog, {.compare_payload = true, .deep = true}).non_finite[0];
   }
 };
 
@@ -50,6 +52,45 @@ TEST(NonFinite, AViewWhoseRowsOverlapIsNotReadForEver) {
   Stored stored(std::vector<float>(5 << 18), {1 << 20, 1 << 17}, {1, 1});
   EXPECT_EQ(stored.count().nan, 0U);
   EXPECT_EQ(stored.disk.counters().read_bytes, 0U);
+}
+
+TEST(NonFinite, IsCountedInPiecesCutAnywhere) {
+  const std::vector<double> values{1, infinity, nan, nan, 5};
+  const auto bytes = std::as_bytes(std::span(values));
+  for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
+    NonFiniteCounter counter(DType::f64);
+    for (std::size_t at = 0; at < bytes.size(); at += piece) counter.add(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+    EXPECT_EQ(counter.total().nan, 2U) << piece;
+    EXPECT_EQ(counter.total().infinite, 1U) << piece;
+  }
+}
+
+TEST(NonFinite, ManyAreCounted) {
+  const std::vector<std::uint16_t> bf16(100'000, 0x7FC0);
+  EXPECT_EQ(count_non_finite(std::as_bytes(std::span(bf16)), DType::bf16).nan, bf16.size());
+  const std::vector<std::uint8_t> e5m2(100'001, 0xFC);
+  EXPECT_EQ(count_non_finite(std::as_bytes(std::span(e5m2)), DType::f8_e5m2).infinite, e5m2.size());
+}
+
+TEST(NonFinite, ADeepCheckReadsEveryByteOnceAndGoesOnAfterAnError) {
+  Stored stored({nan, 1, nan, 1}, {2}, {1});
+  Chunk copy = stored.catalog.chunks.front();
+  copy.position = 8;  // the other half of the record
+  stored.catalog.chunks.push_back(copy);
+  EXPECT_EQ(stored.count().nan, 1U) << "of one copy";
+  EXPECT_EQ(stored.disk.counters().read_bytes, 16U);
+  stored.disk.put("/other", std::string(8, '\0'));
+  stored.source.files.push_back({"/other", "other", 8, 0, {0}, {}});
+  stored.catalog.tensors.push_back({"v", DType::f32, {2}, 0});
+  copy.tensor = 1;
+  copy.file = 1;
+  copy.position = 0;
+  stored.catalog.chunks = {stored.catalog.chunks.front(), copy};
+  stored.disk.fail(test::Call::read, "/other");
+  EXPECT_EQ(stored.count().nan, 1U);
+  ASSERT_EQ(stored.catalog.findings.size(), 1U);
+  EXPECT_EQ(stored.catalog.findings[0].subject, "other");
+  EXPECT_NE(stored.catalog.findings[0].text.find("v can't be read"), std::string::npos) << stored.catalog.findings[0].text;
 }
 
 }  // namespace

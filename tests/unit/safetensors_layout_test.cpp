@@ -125,6 +125,23 @@ TEST(SafetensorsLayout, ATensorAboveTheLimitGetsItsOwnFileAndTheOpenOneStaysOpen
   EXPECT_EQ(file_of_each(targets, layout), (std::vector<std::string>{"-00002", "-00001", "-00002", "-00003"}));
 }
 
+// As split_torch_state_dict_into_shards keeps views of one storage together.
+TEST(SafetensorsLayout, ABlockStaysInOneFile) {
+  Targets targets;
+  targets.targets = {target("a", DType::u8, {4}), target("e0", DType::u8, {4}), target("b", DType::u8, {1}), target("e1", DType::u8, {4})};
+  const Layout layout = output().lay_out(targets, {.max_shard_bytes = 10, .block_by_target = {0, 1, 0, 1}});
+  EXPECT_EQ(file_of_each(targets, layout), (std::vector<std::string>{"-00001", "-00002", "-00002", "-00002"}));
+  const Layout small = output().lay_out(targets, {.max_shard_bytes = 7, .block_by_target = {0, 1, 0, 1}});
+  EXPECT_EQ(file_of_each(targets, small), (std::vector<std::string>{"-00002", "-00001", "-00002", "-00001"}));
+}
+
+TEST(SafetensorsLayout, FilesCanBeGiven) {
+  Targets targets;
+  targets.targets = {target("a", DType::u8, {4}), target("b", DType::u8, {6}), target("c", DType::u8, {1})};
+  const Layout layout = output().lay_out(targets, {.max_shard_bytes = 100, .file_by_target = {1, 0, 1}});
+  EXPECT_EQ(file_of_each(targets, layout), (std::vector<std::string>{"-00002", "-00001", "-00002"}));
+}
+
 TEST(SafetensorsLayout, ALimitThatIsJustReachedDoesNotSplit) {
   Targets targets;
   targets.targets = {target("a", DType::u8, {4}), target("b", DType::u8, {6})};

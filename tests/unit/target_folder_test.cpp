@@ -54,6 +54,17 @@ TEST(TargetFolder, ANewTargetIsFineAndNothingIsLeftBehind) {
   EXPECT_EQ(files.tree("/"), std::vector<std::string>{"runs/x"});
 }
 
+TEST(TargetFolder, AFolderInThePlaceOfAFileIsFoundBeforeAnyWork) {
+  MemoryFileSystem files;
+  files.make_folder("/runs/model/model.safetensors");
+  files.put("/runs/model/additional_chat_templates", "x");
+  const TargetFolder target = check(files, "/runs/model", {}, true);
+  const auto places = [&](const std::vector<std::string>& names) { check_places(*self_comm(), files, target, names); };
+  expect_error(ErrorCode::usage, {"/runs/model/model.safetensors", "is a folder"}, [&] { places({"config.json", "model.safetensors"}); });
+  expect_error(ErrorCode::usage, {"/runs/model/additional_chat_templates", "is a file"}, [&] { places({"additional_chat_templates/a.jinja"}); });
+  places({"config.json", "tokenizer.json"});
+}
+
 TEST(TargetFolder, AnEmptyFolderIsFineAndAFullOneNeedsOverwrite) {
   MemoryFileSystem files;
   files.make_folder("/runs/model");

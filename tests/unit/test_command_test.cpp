@@ -2,6 +2,7 @@
 // PyTorch.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -75,6 +76,53 @@ TEST(TestCommand, FindsAModelEqualToItself) {
   const Outcome got = run(1, folders(shards_case + "same", shards_case + "same"));
   EXPECT_TRUE(got.equal);
   EXPECT_NE(got.lines.find("21 tensors equal (5520 parameters, atol 1e-05, rtol 1e-05)"), std::string::npos) << got.lines;
+}
+
+TEST(TestCommand, SaysHowMuchChangedFromTheBaseModel) {
+  const TemporaryFolder folder;
+  write_vector(folder / "merged", "w", {3, 4, 0, 5});
+  write_vector(folder / "base", "w", {3, 4, 0, 0});
+  TestOptions options = folders(folder / "merged", folder / "merged");
+  options.base_dir = folder / "base";
+  for (int ranks = 1; ranks <= 2; ++ranks) {
+    const Outcome got = run(ranks, options);
+    EXPECT_TRUE(got.equal);
+    EXPECT_EQ(got.result["base"]["tensors_changed"], 1);
+    EXPECT_EQ(got.result["base"]["parameters_changed"], 1);
+    EXPECT_EQ(got.result["base"]["relative_change"], 1.0) << "sqrt(25 / 25)";
+    EXPECT_EQ(got.result["base"]["values"][0]["worst"]["merged"], 5.0);
+    EXPECT_EQ(got.result["base"]["values"][0]["worst"]["base"], 0.0);
+    EXPECT_NE(got.lines.find("1 of 1 tensor, 1 of 4 parameters"), std::string::npos) << got.lines;
+  }
+}
+
+TEST(TestCommand, FindsThatNothingChangedFromTheBaseModel) {
+  const TemporaryFolder folder;
+  write_vector(folder / "merged", "w", {3, 4});
+  TestOptions options = folders(folder / "merged", folder / "merged");
+  options.base_dir = folder / "merged";
+  const auto log = testing::run_command(2, [&](const Session& session) {
+    const TestResult result = test(session, options);
+    EXPECT_TRUE(result.equal);
+    EXPECT_FALSE(result.changed);
+  });
+  EXPECT_NE(log.lines.find("1 tensor equal"), std::string::npos) << log.lines;
+  EXPECT_NE(log.lines.find("Nothing changed from the base model"), std::string::npos) << log.lines;
+}
+
+TEST(TestCommand, ListsEveryTensorWhereThatIsAsked) {
+  const TemporaryFolder folder;
+  write_vector(folder / "merged", "w", {3, 4});
+  write_vector(folder / "reference", "w", {3, 4.00001F});
+  TestOptions options = folders(folder / "merged", folder / "reference");
+  options.all_tensors = true;
+  const Outcome got = run(1, options);
+  EXPECT_TRUE(got.equal) << "within the tolerance";
+  ASSERT_EQ(got.result["compared"].size(), 1U);
+  EXPECT_NEAR(got.result["compared"][0]["cosine"].get<double>(), 1, 1e-9);
+  EXPECT_NEAR(got.result["compared"][0]["rms"].get<double>(), 1e-5 / std::sqrt(2), 1e-6);
+  options.test_hf_dir = options.merged_dir;
+  EXPECT_EQ(run(1, options).result["compared"][0]["rms"], 0.0);
 }
 
 TEST(TestCommand, ComparesShardsWithoutMergingThem) {

@@ -1,0 +1,16 @@
+// config.json of a Hugging Face folder against its tensors, for `check`.
+#pragma once
+
+#include <vector>
+
+#include "unshard/catalog.h"
+#include "unshard/mapping.h"
+#include "unshard/source.h"
+
+namespace unshard {
+
+/// Local, pure. Tensors that are missing (unless `lacks_files`: then that is no news) or have another shape than config.json implies, as
+/// errors; unexpected ones and other element types as notes.
+[[nodiscard]] std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, const ModelConfig& config, bool lacks_files);
+
+}  // namespace unshard

@@ -31,7 +31,7 @@ namespace {
 Abilities abilities() {
   Abilities abilities;
   for (const CheckpointFormat* format : checkpoint_formats()) {
-    if (std::find(abilities.formats.begin(), abilities.formats.end(), format->backend()) == abilities.formats.end())
+    if (std::ranges::find(abilities.formats, format->backend()) == abilities.formats.end())
       abilities.formats.emplace_back(format->backend());
   }
   for (const OutputFormat* output : output_formats()) abilities.outputs.emplace_back(output->name());

@@ -25,10 +25,12 @@ constexpr std::uint64_t most_cache_bytes = std::uint64_t{16} << 30;
 /// The files of the source as the listing has them; none when one of them can't be told from others by that.
 std::optional<std::vector<CachedFile>> files_of(FileSystem& system, const Tree& tree, const Source& source) {
   std::vector<CachedFile> files;
-  for (const ShardFile& file : source.files) {
-    const TreeEntry* entry = tree.find(file.path);
-    if (entry == nullptr || !file.copies.empty() || entry->status.inode == 0) return std::nullopt;
-    files.push_back({system.canonical(file.path), entry->status.size_bytes, entry->status.mtime_ns, entry->status.inode});
+  for (const auto* list : {&source.files, &source.index_files}) {  // chunks have numbers of the first list
+    for (const ShardFile& file : *list) {
+      const TreeEntry* entry = tree.find(file.path);
+      if (entry == nullptr || !file.copies.empty() || entry->status.inode == 0) return std::nullopt;
+      files.push_back({system.canonical(file.path), entry->status.size_bytes, entry->status.mtime_ns, entry->status.inode});
+    }
   }
   if (files.empty()) return std::nullopt;
   return files;
@@ -180,7 +182,8 @@ void write_file(FileSystem& system, const std::string& path, const CatalogConten
 }
 
 /// Collective. Keeps the catalog; what goes wrong is a line.
-void keep(const Session& session, const Source& source, const std::vector<CachedFile>& files, const Catalog& catalog, const std::string& path) {
+void keep(const Session& session, const Source& source, const std::vector<CachedFile>& files, const Catalog& catalog,
+          const std::string& path) {
   WireWriter mine;
   for (const Chunk& chunk : catalog.chunks) {
     mine.number(chunk.tensor);
@@ -197,7 +200,8 @@ void keep(const Session& session, const Source& source, const std::vector<Cached
           chunks.push_back(read_chunk(in, tensor, catalog.tensors[tensor].shape.size()));
         }
       }
-      write_file(session.files, path, {source.format, files, catalog.tensors, {}, catalog.objects, catalog.findings, catalog.facts}, chunks);
+      write_file(session.files, path, {source.format, files, catalog.tensors, {}, catalog.objects, catalog.findings, catalog.facts},
+                 chunks);
     });
     if (failure) session.log.warning("--cache-dir: " + std::string(failure->what()));
   }
@@ -205,7 +209,8 @@ void keep(const Session& session, const Source& source, const std::vector<Cached
 
 }  // namespace
 
-Catalog read_cached_catalog(const Session& session, FileCache& files, const Tree& tree, const Source& source, const std::string& cache_dir) {
+Catalog read_cached_catalog(const Session& session, FileCache& files, const Tree& tree, const Source& source,
+                            const std::string& cache_dir) {
   if (cache_dir.empty()) return read_catalog(session.comm, files, source);
   std::optional<std::vector<CachedFile>> listed;
   std::optional<CatalogContent> found;
@@ -226,7 +231,8 @@ Catalog read_cached_catalog(const Session& session, FileCache& files, const Tree
   Catalog catalog = read_catalog(session.comm, files, source);
   const bool is_sound = std::none_of(catalog.findings.begin(), catalog.findings.end(),
                                      [](const Finding& finding) { return finding.severity == Severity::error; });
-  if (answer == not_found && is_sound && !catalog.tensors.empty()) keep(session, source, listed.value_or(std::vector<CachedFile>{}), catalog, path);
+  if (answer == not_found && is_sound && !catalog.tensors.empty())
+    keep(session, source, listed.value_or(std::vector<CachedFile>{}), catalog, path);
   return catalog;
 }
 

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 
+#include "input.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -136,6 +137,18 @@ Json objects_json(const CheckReport& report) {
   return json;
 }
 
+Json set_aside_json(const CheckReport& report) {
+  Json json = Json::array();
+  for (const SetAside& aside : report.source.set_aside) {
+    Json entry{{"name", aside.name}};
+    if (aside.dtype)
+      entry.update({{"dtype", info(*aside.dtype).name}, {"shape", std::vector<std::uint64_t>(aside.shape.begin(), aside.shape.end())}});
+    entry["why"] = aside.reason;
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
 Json findings_json(const std::vector<Finding>& findings) {
   Json json = Json::array();
   for (const Finding& finding : findings) {
@@ -183,6 +196,7 @@ std::vector<std::string> to_lines(const CheckReport& report) {
   if (const std::string sizes = parallel_sizes(report.catalog.facts); !sizes.empty()) lines.push_back(sizes);
   if (!report.stored.empty()) lines.push_back(placements(report));
   if (const LoraSummary lora = lora_summary(report.catalog.tensors); lora.tensors > 0) lines.push_back(line_of(lora));
+  if (!report.source.set_aside.empty()) lines.push_back(line_of_set_aside(report.source));
   std::vector<std::string> objects, findings;
   for (const ObjectNote& object : report.catalog.objects) objects.push_back(line_of(object, report.source));
   for (const Finding& finding : report.findings) findings.push_back(line_of(finding));
@@ -209,6 +223,7 @@ std::string to_json(const CheckReport& report) {
             {"facts", report.catalog.facts},
             {"lora", lora_json(lora_summary(report.catalog.tensors))},
             {"objects", objects_json(report)},
+            {"set_aside", set_aside_json(report)},
             {"findings", findings_json(report.findings)}};
   if (!report.non_finite.empty()) json["non_finite"] = non_finite_json(report);
   return json.dump(2, ' ', false, Json::error_handler_t::replace);

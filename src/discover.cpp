@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "check_files.h"
 #include "formats/other_layouts.h"
 #include "labels.h"
 #include "tracker.h"
@@ -52,12 +53,13 @@ std::optional<std::string> tracked_step(const Tree& tree, const std::string& fol
 
 class Search {
  public:
-  Search(const Tree& tree, std::vector<const CheckpointFormat*> formats) : tree_(tree), formats_(std::move(formats)) {}
+  Search(const Tree& tree, std::vector<const CheckpointFormat*> formats, bool named)
+      : tree_(tree), formats_(std::move(formats)), named_(named) {}
 
   /// Checkpoints in or below `folder`, outermost only.
   void below(const std::string& folder) {
     for (const CheckpointFormat* format : formats_) {
-      if (!format->recognises(tree_, folder)) continue;
+      if (!(named_ ? format->fits(tree_, folder) : format->recognises(tree_, folder))) continue;
       found.push_back({folder, format, ""});
       return;
     }
@@ -77,6 +79,7 @@ class Search {
  private:
   const Tree& tree_;
   std::vector<const CheckpointFormat*> formats_;
+  bool named_;  ///< the formats are what --backend names
 };
 
 /// What lies in `root`, for a message that nothing was found.
@@ -86,23 +89,12 @@ std::string contents(const Tree& tree, const std::string& root) {
   return std::to_string(names.size()) + (names.size() == 1 ? " entry" : " entries") + " (" + name_list(names) + ")";
 }
 
-/// The formats of --backend `backend`.
-std::vector<const CheckpointFormat*> formats_of(std::string_view backend) {
-  std::vector<const CheckpointFormat*> formats;
-  for (const CheckpointFormat* format : checkpoint_formats()) {
-    if (format->backend() == backend) formats.push_back(format);
-  }
-  if (formats.empty()) formats.push_back(&format_named(backend));  // throws, naming those that there are
-  return formats;
-}
-
 std::string wanted(std::string_view backend) {
-  if (backend != "auto") return std::string(formats_of(backend).front()->description());
   std::vector<std::string> known;
-  for (const CheckpointFormat* format : checkpoint_formats()) {
-    if (std::find(known.begin(), known.end(), format->backend()) == known.end()) known.emplace_back(format->backend());
-  }
-  return "checkpoint of a known format (" + name_list(known) + ")";
+  for (const CheckpointFormat* format : formats_for(backend))
+    known.emplace_back(backend == "auto" ? format->name() : format->description());
+  if (backend == "auto") return "checkpoint of a known format (" + name_list(known) + ")";
+  return name_list(known);
 }
 
 Error nothing_found(const Tree& tree, std::string_view backend, const std::vector<Candidate>& others) {
@@ -125,19 +117,24 @@ Error several(const std::vector<Candidate>& candidates) {
   return {ErrorCode::bad_input, "several checkpoints: " + name_list(folders, 12) + "; give the folder of one of them"};
 }
 
+/// The one of their formats that all parts can be read as: a part may lack what tells it from a simpler format. Null: none.
+const CheckpointFormat* format_of_all(const Tree& tree, const std::vector<Candidate>& parts) {
+  const auto reads_all = [&](const Candidate& candidate) {
+    return std::all_of(parts.begin(), parts.end(),
+                       [&](const Candidate& part) { return part.format == candidate.format || candidate.format->fits(tree, part.folder); });
+  };
+  const auto found = std::find_if(parts.begin(), parts.end(), reads_all);
+  return found == parts.end() ? nullptr : found->format;
+}
+
 /// The parts of one checkpoint, one for each root that has any: same format, and the same place below each root.
 std::vector<Candidate> one_checkpoint(const Tree& tree, std::string_view backend) {
-  std::vector<const CheckpointFormat*> formats;
-  if (backend == "auto") {
-    formats.assign(checkpoint_formats().begin(), checkpoint_formats().end());
-  } else {
-    formats = formats_of(backend);
-  }
+  const std::vector<const CheckpointFormat*> formats = formats_for(backend);
   std::vector<Candidate> parts, others;
   std::set<std::string> places;
   for (const std::string& root : tree.roots) {
     if (!is_folder(tree, root)) throw bad_input(root, "is not a folder; give the folder that holds the shards");
-    Search search(tree, formats);
+    Search search(tree, formats, backend != "auto");
     search.below(root);
     if (search.found.size() > 1) throw several(search.found);
     others.insert(others.end(), search.others.begin(), search.others.end());
@@ -149,19 +146,10 @@ std::vector<Candidate> one_checkpoint(const Tree& tree, std::string_view backend
     if (!is_root) places.insert(label_of(tree, found.folder));
   }
   if (parts.empty()) throw nothing_found(tree, backend, others);
-  const auto same_format = [&](const Candidate& part) { return part.format == parts.front().format; };
-  if (places.size() > 1 || !std::all_of(parts.begin(), parts.end(), same_format)) throw several(parts);
+  const CheckpointFormat* format = format_of_all(tree, parts);
+  if (places.size() > 1 || format == nullptr) throw several(parts);
+  for (Candidate& part : parts) part.format = format;
   return parts;
-}
-
-/// What the nodes of the job disagree about, for the files that matter.
-void check_files(const Tree& tree, Source& source) {
-  for (ShardFile& file : source.files) {
-    const TreeEntry* entry = tree.find(file.path);
-    if (entry == nullptr) continue;
-    if (!entry->problem.empty()) throw bad_input(file.label, entry->problem);
-    for (const auto& nodes : entry->other_copies) file.copies.push_back({file.path, nodes});
-  }
 }
 
 std::vector<std::string> default_config_folders(const std::vector<std::string>& folders) {
@@ -184,7 +172,9 @@ Source discover(const Tree& tree, std::string_view backend) {
   source.format = parts.front().format->name();
   if (source.folder.empty()) source.folder = folders.front();
   if (source.config_folders.empty()) source.config_folders = default_config_folders(folders);
-  check_files(tree, source);
+  source.folders = folders;
+  check_files(tree, source.files);
+  check_files(tree, source.index_files);
   return source;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "unshard/agree.h"
 #include "value_bytes.h"
@@ -34,6 +35,7 @@ Input open_input(const Session& session, const std::string& backend, const std::
   Input input;
   input.tree = list_tree(session.comm, session.files, local_dirs);
   input.source = collectively(session.comm, "discover", [&] { return discover(input.tree, backend); });
+  read_index_files(session.comm, session.files, input.tree, input.source);
   const std::size_t count = input.source.files.size();
   session.log.line("Found " + std::to_string(count) + " " + upper_case(input.source.format) + " checkpoint file" + (count == 1 ? "" : "s"));
   if (input.source.world_size > 0) session.log.line("World size determined as " + std::to_string(input.source.world_size));
@@ -61,6 +63,23 @@ ConfigFolder find_config(const Session& session, const Source& source, const std
   }
   throw Error(ErrorCode::bad_input,
               "config: config.json: not found in " + name_list(folders, 12) + "; give the folder that has it with --hf-config DIR");
+}
+
+std::string line_of_set_aside(const Source& source) {
+  std::map<std::string, std::size_t> tensors;
+  std::size_t objects = 0;
+  for (const SetAside& aside : source.set_aside) {
+    if (aside.dtype) {
+      ++tensors[aside.reason];
+    } else {
+      ++objects;
+    }
+  }
+  std::string text;
+  for (const auto& [reason, count] : tensors)
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + (count == 1 ? " tensor (" : " tensors (") + reason + ")";
+  if (objects > 0) text += (text.empty() ? "" : ", ") + std::to_string(objects) + (objects == 1 ? " object" : " objects");
+  return "Left alone: " + text;
 }
 
 void require_no_errors(const std::string& step, const std::vector<Finding>& findings) {

@@ -39,6 +39,9 @@ struct SharedText {
 };
 [[nodiscard]] SharedText read_shared_text(const Session& session, const std::string& path, const std::string& step);
 
+/// Local, pure. How much of the checkpoint is no weight and is left alone: `62 other tensors (optimizer state) and 14 objects …`.
+[[nodiscard]] std::string line_of_set_aside(const Source& source);
+
 /// Local, pure. Throws the first error among `findings` (which are the same on every rank), saying how many more there are.
 void require_no_errors(const std::string& step, const std::vector<Finding>& findings);
 

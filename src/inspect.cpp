@@ -7,6 +7,7 @@
 #include "catalog_cache.h"
 #include "catalog_summary.h"
 #include "check_report.h"
+#include "formats/dcp_metadata.h"
 #include "formats/hdf5_model.h"
 #include "formats/safetensors_header.h"
 #include "formats/torch_file.h"
@@ -56,6 +57,11 @@ void add_tensor(Listing& listing, const std::string& name, DType dtype, const Sh
 void add_object(Listing& listing, const std::string& where, const ObjectNote& object) {
   listing.lines.push_back(where + printable(object.key) + ": " + printable(object.what) + " (not a tensor; not executed)");
   listing.json["objects"].push_back({{"key", object.key}, {"what", object.what}});
+}
+
+void add_set_aside(Listing& listing, const SetAside& aside) {
+  if (aside.dtype) return add_tensor(listing, aside.name, *aside.dtype, aside.shape, aside.reason + ", not read");
+  add_object(listing, "", {0, aside.name, "object"});
 }
 
 template <class Number>
@@ -133,6 +139,40 @@ Listing list_hdf5_file(File& file, const std::string& path) {
   return listing;
 }
 
+/// The entries of a DCP metadata file; of those only the ones with items in `data_file`, unless that is empty.
+Listing list_dcp_metadata(File& file, const std::string& path, std::string_view data_file) {
+  const std::vector<DcpEntry> entries = read_dcp_metadata(file, printable(path, 4096));
+  std::vector<std::pair<const DcpEntry*, std::size_t>> listed;
+  for (const DcpEntry& entry : entries) {
+    const auto items = static_cast<std::size_t>(
+        std::ranges::count_if(entry.items, [&](const DcpItem& item) { return data_file.empty() || item.file == data_file; }));
+    if (items > 0 || data_file.empty()) listed.emplace_back(&entry, items);
+  }
+  const auto tensors = static_cast<std::size_t>(std::ranges::count_if(listed, [](const auto& one) { return one.first->is_tensor; }));
+  Listing listing =
+      listing_of(path, data_file.empty() ? "metadata of torch.distributed.checkpoint" : "metadata of " + printable(data_file), tensors);
+  for (const auto& [entry, items] : listed) {
+    if (entry->is_tensor) {
+      add_tensor(listing, entry->name, entry->dtype, entry->shape, std::to_string(items) + (items == 1 ? " chunk" : " chunks"));
+    } else {
+      add_object(listing, "", {0, entry->name, "object"});
+    }
+  }
+  return listing;
+}
+
+/// The names of what is in a `.distcp` file are in the `.metadata` beside it.
+std::string list_dcp_file(FileSystem& files, const std::string& path, bool json) {
+  const bool is_data = path.ends_with(".distcp");
+  const std::string metadata = is_data ? join_path(parent_path(path), ".metadata") : path;
+  if (is_data && !files.status(metadata)) {
+    throw Error(ErrorCode::bad_input,
+                printable(path, 4096) + ": holds items whose names are in .metadata, which is not beside it; give the folder with both");
+  }
+  const auto file = files.open_for_reading(metadata);
+  return list_dcp_metadata(*file, metadata, is_data ? base_name(path) : std::string_view()).text(json);
+}
+
 /// A header length that is small enough, and a JSON object behind it.
 bool looks_like_safetensors(File& file, const std::string& path) {
   if (path.ends_with(".safetensors")) return true;
@@ -143,6 +183,7 @@ bool looks_like_safetensors(File& file, const std::string& path) {
 }
 
 std::string list_file(FileSystem& files, const std::string& path, bool json) {
+  if (path.ends_with(".distcp") || path.ends_with(".metadata")) return list_dcp_file(files, path, json);
   const auto file = files.open_for_reading(path);
   if (is_hdf5(*file)) return list_hdf5_file(*file, path).text(json);
   return (looks_like_safetensors(*file, path) ? list_safetensors_file(*file, path) : list_torch_file(*file, path)).text(json);
@@ -160,6 +201,7 @@ std::string list_folder(const Session& session, const std::string& path, bool js
     const TensorRow& row = catalog.tensors[id];
     add_tensor(listing, row.name, row.dtype, row.shape, to_string(stored[id]));
   }
+  for (const SetAside& aside : input.source.set_aside) add_set_aside(listing, aside);
   for (const ObjectNote& object : catalog.objects) add_object(listing, printable(input.source.files[object.file].label) + ": ", object);
   for (const auto& findings : {input.source.findings, catalog.findings}) {
     for (const Finding& finding : findings) {

@@ -195,6 +195,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   watch.extend();
   times.enter("map");
   const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
+  if (!input.source.set_aside.empty()) session.log.line(line_of_set_aside(input.source));
   for (const std::string& note : mapping.notes) session.log.line(note);
   times.enter("plan");
   const Plan plan = agree_on_plan(session, mapping.targets, lay_out(session, input.source, catalog, mapping, config, options), target, options, {});
@@ -208,8 +209,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   const std::uint64_t stage_layers = options.stage != 0 ? options.stage_layers : 0;
   const JournalKey key{command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers),
                        watch.identity(), options.stage};
-  const OpenedPartial partial =
-      open_partial(session.comm, session.files, target, plan, {key.command, options.restart, options.stage == 2});
+  const OpenedPartial partial = open_partial(session.comm, session.files, target, plan, {key.command, options.restart, options.stage == 2});
   if (partial.is_published) {
     session.log.line("An earlier run had written all of " + printable(options.target_dir, 4096) + " and was ended before it could say so");
     times.leave();

@@ -88,6 +88,12 @@ ordered_json source_tensors(const MergeFacts& facts) {
     }
     list.push_back(std::move(entry));
   }
+  for (const SetAside& aside : facts.source.set_aside) {
+    ordered_json entry{{"name", aside.name}};
+    if (aside.dtype) entry.update({{"dtype", info(*aside.dtype).name}, {"shape", shape_json(aside.shape)}});
+    entry["unused"] = aside.reason;
+    list.push_back(std::move(entry));
+  }
   return list;
 }
 

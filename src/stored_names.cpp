@@ -1,6 +1,7 @@
 // From the names in the checkpoint to clean ones: no wrappers, no adapters, no buffers that transformers makes itself.
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "mapping_steps.h"
@@ -19,13 +20,14 @@ class Cleaner {
  public:
   explicit Cleaner(const MapContext& context) : context_(context), idle_(context.options.drop.size(), true) {
     for (const TensorRow& row : context.table) {
-      const std::string clean = without_wrappers(row.name);
+      const std::string clean = without_wrappers(own_name(row));
       has_adapters_ = has_adapters_ || (row.origin == 0 && (is_lora(clean) || clean.rfind("base_model.model.", 0) == 0));
     }
   }
 
   NamedTensors run() {
     for (TensorId id = 0; id < context_.table.size(); ++id) sort_out(id);
+    require_one_section();
     refuse_adapters();
     sort_as_saved(context_, named_.tensors);
     add_notes();
@@ -35,7 +37,7 @@ class Cleaner {
  private:
   void sort_out(TensorId id) {
     const TensorRow& row = context_.table[id];
-    std::string clean = without_wrappers(row.name);
+    std::string clean = without_wrappers(own_name(row));
     if (is_dropped(row.name, clean)) {
       if (row.origin == 0) dropped_.push_back(row.name);
       return leave_out(row, "dropped by --drop");
@@ -51,9 +53,31 @@ class Cleaner {
     }
     if (!context_.renames.empty() && row.origin == 0) clean = with_parts_replaced(clean, context_.renames);
     if (!context_.options.names_are_published && row.origin == 0) {
-      clean = megatron_name(context_.family, [&](const Captures& captures) { return context_.names(captures); }, std::move(clean));
+      clean = megatron_name(
+          context_.family, [&](const Captures& captures) { return context_.names(captures); }, std::move(clean));
     }
     named_.tensors.push_back({id, std::move(clean)});
+    if (row.origin == 0) ++in_section_[section_of(row)];
+  }
+
+  /// The dictionary that held the tensor: the longest that fits.
+  [[nodiscard]] std::string_view section_of(const TensorRow& row) const {
+    std::string_view longest;
+    if (row.origin != 0) return longest;
+    for (const std::string& section : context_.options.sections) {
+      if (section.size() > longest.size() && row.name.starts_with(section)) longest = section;
+    }
+    return longest;
+  }
+  /// The name in its dictionary.
+  [[nodiscard]] std::string_view own_name(const TensorRow& row) const { return std::string_view(row.name).substr(section_of(row).size()); }
+
+  void require_one_section() const {
+    if (in_section_.size() < 2) return;
+    std::vector<std::string> found;
+    for (const auto& [section, count] : in_section_) found.push_back("'" + std::string(section) + "' (" + count_of(count, "tensor") + ")");
+    throw Error(ErrorCode::bad_input, "the checkpoint: holds weights of several models: " + name_list(found, 12) +
+                                          "; leave out all but one, as with --drop '" + std::string(in_section_.rbegin()->first) + "*'");
   }
 
   bool is_dropped(const std::string& name, const std::string& clean) {
@@ -102,7 +126,8 @@ class Cleaner {
   const MapContext& context_;
   NamedTensors named_;
   bool has_adapters_ = false;
-  std::vector<bool> idle_;  ///< by pattern of --drop: it has matched nothing
+  std::vector<bool> idle_;                              ///< by pattern of --drop: it has matched nothing
+  std::map<std::string_view, std::size_t> in_section_;  ///< tensors to publish, by section
   std::vector<std::string> adapters_, dropped_, rebuilt_;
 };
 

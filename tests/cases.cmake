@@ -1,7 +1,6 @@
 # One ctest entry per case of the groups that work today, and the merged folders loaded in transformers. Included by tests/CMakeLists.txt.
-file(GLOB cases CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/cases cases/fsdp/*/case.json cases/hf/*/case.json cases/megatron/*/case.json cases/hostile/*/case.json)
-list(FILTER cases EXCLUDE REGEX "^hostile/dcp_")  # other formats
-list(FILTER cases EXCLUDE REGEX "^megatron/(torch_dist_|command_line_of_verl|custom_mapping|mtp_layer_not_saved|several_iterations)")  # torch_dist
+file(GLOB cases CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/cases cases/fsdp/*/case.json cases/hf/*/case.json cases/megatron/*/case.json
+  cases/hostile/*/case.json  cases/dcp/*/case.json cases/accelerate/*/case.json)
 set(runner ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/cases/run_cases.py --unshard $<TARGET_FILE:unshard> --mpirun "${MPIEXEC_EXECUTABLE} --oversubscribe" --timeout 120)
 
 # unshard_case(<entry> <group>/<case> <arguments of the runner>…)

@@ -76,9 +76,10 @@ struct MapOptions {
   std::string custom_mapping_path;
   std::vector<std::string> allow_missing, drop;  ///< globs
   std::optional<LikeFolder> like;
-  bool keeps_order = true;     ///< the checkpoint lists its tensors in the order of the model; safetensors files sort them by name
-  bool names_are_published = true;  ///< unknown names pass through (FSDP, DCP, HF); false where every name needs a rule (Megatron)
-  Facts facts;                      ///< numbers that the checkpoint states about itself, by the names that rules have for them
+  std::vector<std::string> sections;  ///< what stands in front of stored names ("model."): Source::sections; empty: nothing
+  bool keeps_order = true;            ///< the checkpoint lists its tensors in the order of the model; safetensors files sort them by name
+  bool names_are_published = true;    ///< unknown names pass through (FSDP, DCP, HF); false where every name needs a rule (Megatron)
+  Facts facts;                        ///< numbers that the checkpoint states about itself, by the names that rules have for them
 };
 
 /// Two stored tensors that config.json or a flag says are tied; whether they are equal decides what is written.
@@ -97,7 +98,8 @@ struct Mapping {
   std::vector<std::string> notes;     ///< lines for the user: casts, names left out, filled tensors
   std::vector<std::string> warnings;  ///< lines that must not be missed
   std::vector<std::string> filled;    ///< targets that come from --fill-missing-from
-  /// By target: those of one number (not 0) are views of one tensor when transformers saves them, so that it keeps them in one file. Empty: none.
+  /// By target: those of one number (not 0) are views of one tensor when transformers saves them, so that it keeps them in one file. Empty:
+  /// none.
   std::vector<std::uint32_t> block_by_target;
 };
 

@@ -11,6 +11,7 @@
 #include "unshard/comm.h"
 #include "unshard/error.h"
 #include "unshard/file_system.h"
+#include "unshard/tensor.h"
 
 namespace unshard {
 
@@ -55,6 +56,7 @@ struct ShardFile {
   std::uint32_t rank = 0;            ///< of the training job, where the format has it
   std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
   std::vector<FileCopy> copies;      ///< others that claim to be the same
+  Bytes contents;                    ///< what the checkpoint's index files say lies in it, as its format packs that; empty without such
 };
 
 enum class Severity : std::uint8_t { note, error };
@@ -79,10 +81,32 @@ struct NameHelp {
   std::vector<std::pair<std::string, std::string>> placements;  ///< pattern of a name, and how ranks share such a tensor (docs/families.md)
 };
 
+/// A tensor that an index file declares.
+struct IndexedTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+};
+
+/// What an index file names beside the weights: optimizer state, objects. It is not read.
+struct SetAside {
+  std::string name;
+  std::optional<DType> dtype;  ///< none: an object, no tensor
+  Shape shape;
+  std::string reason;  ///< "optimizer state"
+};
+
+/// Where an object lies that says more of the checkpoint than the index files do.
+struct StateObject {
+  std::string file;  ///< relative to the folder; "": there is none
+  std::uint64_t position = 0, size_bytes = 0;
+};
+
 /// The files of one checkpoint in one format.
 struct Source {
   std::string format;                         ///< name of a row of the format table: "fsdp"
   std::string folder;                         ///< where the shards lie (the first, when there are several roots)
+  std::vector<std::string> folders;           ///< all of these folders
   std::uint32_t world_size = 0;               ///< of the training job; 0: the format has none
   std::vector<ShardFile> files;               ///< sorted by rank, then label; the position is the file's number everywhere
   std::vector<std::string> config_folders;    ///< where config.json may lie, in order of preference
@@ -92,6 +116,14 @@ struct Source {
   std::optional<std::uint64_t> stated_bytes;  ///< what the index says all tensors take together
   bool names_are_published = true;            ///< false: the tensors have Megatron's names, which rules translate
   NameHelp names;                             ///< what the user and the model's family say of such names
+
+  // Of formats whose index must be read before the headers of their files can be (read_index_files).
+  std::vector<ShardFile> index_files;
+  std::vector<IndexedTensor> tensors;  ///< the weights that the index files declare, in stored order
+  std::vector<SetAside> set_aside;
+  StateObject state;
+  std::map<std::string, std::uint64_t> facts;  ///< numbers that the index files state (Catalog::facts)
+  std::vector<std::string> sections;  ///< what stands in front of the names of the weights ("model."): the dictionaries that hold them
 };
 
 }  // namespace unshard

@@ -78,6 +78,18 @@ std::optional<Finding> flat_parameters(const TorchContents& contents) {
                  ErrorCode::unsupported};
 }
 
+Piece piece_of(const TorchEntry& entry, const Source& source) {
+  switch (entry.kind) {
+    case TorchEntry::Kind::tensor:
+      return plain_piece(entry);
+    case TorchEntry::Kind::dtensor:
+      return dtensor_piece(entry);
+    case TorchEntry::Kind::sharded_tensor:
+      return sharded_piece(entry, source);
+  }
+  throw Error(ErrorCode::internal, "an entry of unknown kind");
+}
+
 class FsdpFormat final : public CheckpointFormat {
  public:
   [[nodiscard]] std::string_view name() const override { return "fsdp"; }
@@ -94,40 +106,30 @@ class FsdpFormat final : public CheckpointFormat {
 
   [[nodiscard]] ShardContents read_headers(const Source& source, FileId file, File& open_file) const override {
     const std::string& label = source.files.at(file).label;
-    TorchContents contents = read_torch_file(open_file, label, source.files[file].rank);
-    ShardContents shard;
-    shard.objects = std::move(contents.objects);
-    if (auto flat = flat_parameters(contents)) {
-      shard.findings.push_back(std::move(*flat));
-      return shard;
-    }
-    shard.pieces.reserve(contents.entries.size());
-    for (const TorchEntry& entry : contents.entries) {
-      try {
-        shard.pieces.push_back(piece_of(entry, source));
-      } catch (const Error& error) {
-        shard.findings.push_back({Severity::error, entry.path, error.what(), error.code()});
-      }
-    }
-    for (const auto& [path, reason] : contents.unreadable) shard.findings.push_back({Severity::error, path, reason, ErrorCode::bad_input});
-    return shard;
-  }
-
- private:
-  static Piece piece_of(const TorchEntry& entry, const Source& source) {
-    switch (entry.kind) {
-      case TorchEntry::Kind::tensor:
-        return plain_piece(entry);
-      case TorchEntry::Kind::dtensor:
-        return dtensor_piece(entry);
-      case TorchEntry::Kind::sharded_tensor:
-        return sharded_piece(entry, source);
-    }
-    throw Error(ErrorCode::internal, "an entry of unknown kind");
+    return pieces_of_rank_file(source, read_torch_file(open_file, label, source.files[file].rank));
   }
 };
 
 }  // namespace
+
+ShardContents pieces_of_rank_file(const Source& source, TorchContents contents) {
+  ShardContents shard;
+  shard.objects = std::move(contents.objects);
+  if (auto flat = flat_parameters(contents)) {
+    shard.findings.push_back(std::move(*flat));
+    return shard;
+  }
+  shard.pieces.reserve(contents.entries.size());
+  for (const TorchEntry& entry : contents.entries) {
+    try {
+      shard.pieces.push_back(piece_of(entry, source));
+    } catch (const Error& error) {
+      shard.findings.push_back({Severity::error, entry.path, error.what(), error.code()});
+    }
+  }
+  for (const auto& [path, reason] : contents.unreadable) shard.findings.push_back({Severity::error, path, reason, ErrorCode::bad_input});
+  return shard;
+}
 
 const CheckpointFormat& fsdp_format() {
   static const FsdpFormat format;

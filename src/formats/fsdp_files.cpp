@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "labels.h"
+#include "formats/shard_files.h"
 
 namespace unshard {
 namespace {
@@ -122,35 +122,6 @@ std::string missing_ranks(const std::map<std::uint32_t, std::vector<std::string>
          std::to_string(world_size);
 }
 
-/// The files of one rank, found in one folder or more.
-ShardFile one_file(const Tree& tree, std::uint32_t rank, const std::vector<std::string>& paths) {
-  const TreeEntry& first = *tree.find(paths.front());
-  ShardFile file;
-  file.path = paths.front();
-  file.label = label_of(tree, file.path);
-  file.size_bytes = first.status.size_bytes;
-  file.rank = rank;
-  file.nodes = first.nodes;
-  for (std::size_t i = 1; i < paths.size(); ++i) {
-    const TreeEntry& other = *tree.find(paths[i]);
-    if (other.status.kind != first.status.kind || other.status.size_bytes != first.status.size_bytes) {
-      throw bad_input(paths[i], "has " + std::to_string(other.status.size_bytes) + " bytes but " + printable(paths.front(), 4096) +
-                                    " has " + std::to_string(first.status.size_bytes) + "; give the folders of one checkpoint");
-    }
-    file.copies.push_back({paths[i], other.nodes});
-    for (const auto& nodes : other.other_copies) file.copies.push_back({paths[i], nodes});
-  }
-  return file;
-}
-
-/// Why the file can't be read, by what its listing says.
-std::string visible_problem(const FileStatus& status) {
-  if (status.kind == FileKind::folder) return "is a folder, not a file";
-  if (status.kind == FileKind::other) return "is a dead link or no regular file";
-  if (status.size_bytes == 0) return "is empty (0 bytes); copy it again";
-  return "";
-}
-
 void note_side_files(const Tree& tree, const std::vector<std::string>& folders, std::string_view kind, const std::string& what,
                      Source& source) {
   const Found found = find_files(tree, folders, kind);
@@ -186,7 +157,8 @@ Source describe_fsdp_files(const Tree& tree, const std::vector<std::string>& fol
         {Severity::error, source.folder, missing + "; give all folders that hold rank files with --local-dir", ErrorCode::bad_input});
   }
   for (const auto& [rank, paths] : ranks) {
-    ShardFile file = one_file(tree, rank, paths);
+    ShardFile file = shard_at(tree, paths);
+    file.rank = rank;
     std::string problem = visible_problem(tree.find(file.path)->status);
     if (rank >= source.world_size) problem = "is rank " + std::to_string(rank) + " of only " + std::to_string(source.world_size) + " ranks";
     if (problem.empty()) {

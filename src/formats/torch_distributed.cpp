@@ -8,11 +8,14 @@
 #include <cstring>
 
 #include "checked_math.h"
+#include "formats/pickle_state.h"
 #include "formats/torch_rebuild.h"
 #include "unshard/error.h"
 
 namespace unshard {
 
+using pickle::attribute;
+using pickle::in_state;
 using pickle::Kind;
 using pickle::Node;
 
@@ -20,21 +23,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) {
   throw Error(ErrorCode::bad_input, what);
-}
-
-/// An attribute of a pickled state: a dict, or (dict or None, slots).
-const Node* in_state(const Node* state, std::string_view name) {
-  if (state == nullptr) return nullptr;
-  if (state->kind == Kind::dict) return state->find(name);
-  const auto parts = state->elements();
-  for (std::size_t i = parts.size(); state->kind == Kind::tuple && i-- > 0;) {
-    if (const Node* found = parts[i]->find(name)) return found;
-  }
-  return nullptr;
-}
-
-const Node* attribute(const Node& object, std::string_view name) {
-  return in_state(object.state(), name);
 }
 
 const Node& require(const Node* node, const char* what) {

@@ -167,12 +167,16 @@ TorchContents read_torch_file(File& file, const std::string& label, std::optiona
   return walk_contents(file, read_pickled_file(file, name), name, rank);
 }
 
+PickledFile read_pickled_item(File& file, std::uint64_t position, std::uint64_t length, const std::string& label) {
+  if (!range_fits(position, length, file.size())) {
+    fail(label, std::to_string(length) + " bytes at " + std::to_string(position) + " go beyond the file's " + std::to_string(file.size()));
+  }
+  return read_zip_container(file, position, length, label);
+}
+
 TorchContents read_torch_item(File& file, std::uint64_t position, std::uint64_t length, const std::string& label) {
   const std::string name = printable(label, 4096);
-  if (!range_fits(position, length, file.size())) {
-    fail(name, std::to_string(length) + " bytes at " + std::to_string(position) + " go beyond the file's " + std::to_string(file.size()));
-  }
-  return walk_contents(file, read_zip_container(file, position, length, name), name, std::nullopt);
+  return walk_contents(file, read_pickled_item(file, position, length, name), name, std::nullopt);
 }
 
 }  // namespace unshard

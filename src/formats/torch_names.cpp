@@ -58,6 +58,7 @@ constexpr std::array rows{
     Row{"builtins", "int", TorchName::plain_data},
     Row{"builtins", "float", TorchName::plain_data},
     Row{"builtins", "bool", TorchName::plain_data},
+    Row{"megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata", TorchName::dcp_metadata},
     Row{"numpy", "dtype", TorchName::plain_data},
     Row{"numpy", "ndarray", TorchName::plain_data},
 };
@@ -73,6 +74,13 @@ constexpr std::array distributed_rows{
     Row{"", "Partial", TorchName::partial},
     Row{"", "_Partial", TorchName::partial},
     Row{"", "ShardedTensor", TorchName::sharded_tensor},
+    Row{"", "Metadata", TorchName::dcp_metadata},
+    Row{"", "TensorStorageMetadata", TorchName::dcp_tensor},
+    Row{"", "BytesStorageMetadata", TorchName::dcp_bytes},
+    Row{"", "ChunkStorageMetadata", TorchName::dcp_chunk},
+    Row{"", "MetadataIndex", TorchName::dcp_index},
+    Row{"", "_StorageInfo", TorchName::dcp_storage},
+    Row{"", "TensorProperties", TorchName::dcp_properties},
 };
 
 struct StorageRow {

@@ -45,6 +45,14 @@ enum class TorchName : std::uint8_t {
   replicate,
   partial,
   sharded_tensor,
+  // Classes of torch.distributed.checkpoint, in a .metadata.
+  dcp_metadata,
+  dcp_tensor,
+  dcp_bytes,
+  dcp_chunk,
+  dcp_index,
+  dcp_storage,
+  dcp_properties,
 };
 
 /// Local. The number that pickle::read gives to a name.

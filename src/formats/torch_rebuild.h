@@ -30,6 +30,8 @@ struct PickledFile {
 
 /// Local. Reads the pickle of a torch.save file, and where its storages lie. Throws Error whose text starts with `label`.
 [[nodiscard]] PickledFile read_pickled_file(File& file, const std::string& label);
+/// The same of the zip container in the `length` bytes at `position`.
+[[nodiscard]] PickledFile read_pickled_item(File& file, std::uint64_t position, std::uint64_t length, const std::string& label);
 
 class TorchRebuilder {
  public:

@@ -166,7 +166,7 @@ void Walk::tensor(const Node& node) {
     contents_.unreadable.emplace_back(path_, why.reason());
     return;
   } catch (const Error& error) {
-    throw Error(error.code(), label_ + ": tensor '" + printable(path_) + "': " + error.what());
+    throw Error(error.code(), label_ + (path_.empty() ? ": " : ": tensor '" + printable(path_) + "': ") + error.what());
   }
   entry.path = path_;
   entry.keys = keys_;

@@ -162,7 +162,7 @@ void check_chunk(const Chunk& chunk, const CatalogContent& content) {
 void read_chunks(const Columns& columns, CatalogContent& content) {
   NumberReader tensors = columns.numbers("chunks/tensor"), files = columns.numbers("chunks/file"), flags = columns.numbers("chunks/flags"),
                positions = columns.numbers("chunks/position"), records = columns.numbers("chunks/record_position"),
-               lengths = columns.numbers("chunks/record_bytes"), checksums = columns.numbers("chunks/record_crc"),
+               lengths = columns.numbers("chunks/record_size"), checksums = columns.numbers("chunks/record_crc"),
                offsets = columns.numbers("chunks/offset"), extents = columns.numbers("chunks/extent"), strides = columns.numbers("chunks/stride");
   content.records.resize(content.tensors.size());
   for (std::size_t i = 0; i < tensors.rows(); ++i) {
@@ -212,7 +212,7 @@ void read_notes(const Columns& columns, CatalogContent& content) {
 }
 
 void write_chunks(Tables& tables, std::span<const Chunk> chunks) {
-  tables.columns({"chunks/tensor", "chunks/file", "chunks/flags", "chunks/position", "chunks/record_position", "chunks/record_bytes",
+  tables.columns({"chunks/tensor", "chunks/file", "chunks/flags", "chunks/position", "chunks/record_position", "chunks/record_size",
                   "chunks/record_crc", "chunks/offset", "chunks/extent", "chunks/stride"},
                  {});
   for (const Chunk& chunk : chunks) {
@@ -221,7 +221,7 @@ void write_chunks(Tables& tables, std::span<const Chunk> chunks) {
     tables.number("chunks/flags", (chunk.has_crc ? flag_crc : 0) | (chunk.big_endian ? flag_big_endian : 0) | (chunk.plain ? flag_plain : 0));
     tables.number("chunks/position", chunk.position);
     tables.number("chunks/record_position", chunk.record_position);
-    tables.number("chunks/record_bytes", chunk.record_bytes);
+    tables.number("chunks/record_size", chunk.record_bytes);
     tables.number("chunks/record_crc", chunk.record_crc);
     tables.values("chunks/offset", chunk.box.offset);
     tables.values("chunks/extent", chunk.box.extent);

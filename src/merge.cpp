@@ -168,6 +168,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   StepTimes times;
   times.enter("discover");
   Input input = open_input(session, options.input.backend, options.input.local_dirs);
+  InputWatch watch(session.comm, session.files, input.source);
   ConfigFolder config = find_config(session, input.source, options.hf_config);
   for (const auto& [key, value] : options.config_overrides) config.config.override_number(key, value);
   std::vector<std::string> sources = options.input.local_dirs;
@@ -187,7 +188,6 @@ std::string merge(const Session& session, const MergeOptions& options) {
                    (session.comm.size() == 1 ? "" : "s"));
 
   FileCache files(session.files, input.source, limits);
-  InputWatch watch(session.comm, session.files, input.source);
   MapOptions map_options =
       complete_map_options(session, input.source, options.map, options.custom_mapping_path, options.like_dir, limits);
   Catalog catalog = read_model_input(session, "catalog", files, input, config.config, map_options, options.fill_missing_from,

@@ -80,11 +80,13 @@ void write_hdf5_tables(const std::string& path, std::span<const Hdf5Column> colu
   made(H5Pset_obj_track_times(creation, false), path, "H5Pset_obj_track_times");
   made(H5Pset_userblock(creation, hdf5_userblock_bytes), path, "H5Pset_userblock");
   Handle file(made(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access), path, "H5Fcreate"));
+  const Handle untimed(made(H5Pcreate(H5P_GROUP_CREATE), path, "H5Pcreate"));
+  made(H5Pset_obj_track_times(untimed, false), path, "H5Pset_obj_track_times");
   std::set<std::string> groups;
   for (const Hdf5Column& column : columns) {
     const std::string group = column.name.substr(0, column.name.find('/'));
     if (groups.insert(group).second)
-      Handle(made(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), path, "H5Gcreate2")).close();
+      Handle(made(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, untimed, H5P_DEFAULT), path, "H5Gcreate2")).close();
     write_column(file, path, column);
   }
   made(file.close(), path, "H5Fclose");

@@ -105,6 +105,10 @@ Ending run_command(const Session& session, CommandLine& line) {
   Ending ending;
   if (line.command == Command::merge) {
     json = merge(session, line.merge);
+  } else if (line.command == Command::merge_lora) {
+    json = merge_lora(session, line.merge_lora);
+  } else if (line.command == Command::extract_lora) {
+    json = extract_lora(session, line.extract_lora);
   } else if (line.command == Command::check) {
     CheckResult result = check(session, line.check);
     json = std::move(result.json);

@@ -1,4 +1,6 @@
-// Adding the tensors of a second folder (--fill-missing-from) to a catalog. The number of tensors changes, and with it every tensor's home.
+// Adding the tensors of a second folder (--fill-missing-from, an adapter) to a catalog. The number of tensors changes, and with it every
+// tensor's home.
+#include "append_rows.h"
 #include "send_home.h"
 #include "unshard/agree.h"
 #include "unshard/catalog.h"
@@ -22,7 +24,7 @@ void pack(const std::vector<Chunk>& chunks, FileId file_shift, TensorId tensor_s
 
 }  // namespace
 
-void append_catalog(Comm& comm, Source& source, Catalog& catalog, const Source& other_source, const Catalog& other) {
+void append_rows(Comm& comm, Source& source, Catalog& catalog, const Source& other_source, const Catalog& other, std::uint8_t origin) {
   const auto file_shift = static_cast<FileId>(source.files.size());
   const auto tensor_shift = static_cast<TensorId>(catalog.tensors.size());
   std::vector<PackedRecords> records;
@@ -33,7 +35,7 @@ void append_catalog(Comm& comm, Source& source, Catalog& catalog, const Source& 
     catalog.chunks.clear();
     source.files.insert(source.files.end(), other_source.files.begin(), other_source.files.end());
     for (TensorRow row : other.tensors) {
-      row.origin = 1;
+      row.origin = origin;
       catalog.tensors.push_back(std::move(row));
     }
     for (ObjectNote note : other.objects) {
@@ -43,6 +45,10 @@ void append_catalog(Comm& comm, Source& source, Catalog& catalog, const Source& 
     catalog.findings.insert(catalog.findings.end(), other.findings.begin(), other.findings.end());
   });
   catalog.chunks = send_home(comm, catalog.tensors, records, ids, std::vector<bool>(catalog.tensors.size(), false));
+}
+
+void append_catalog(Comm& comm, Source& source, Catalog& catalog, const Source& other_source, const Catalog& other) {
+  append_rows(comm, source, catalog, other_source, other, 1);
 }
 
 }  // namespace unshard

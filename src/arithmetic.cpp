@@ -6,8 +6,8 @@
 namespace unshard {
 
 const Arithmetic& arithmetic() {
-  static const Arithmetic& loaded = *reinterpret_cast<const Arithmetic* (*)()>(
-      load_entry("libunshard_arithmetic.so", "unshard_arithmetic_v1", "arithmetic"))();
+  static const Arithmetic& loaded =
+      *reinterpret_cast<const Arithmetic* (*)()>(load_entry("libunshard_arithmetic.so", "unshard_arithmetic_v2", "arithmetic"))();
   return loaded;
 }
 

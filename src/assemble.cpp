@@ -49,11 +49,23 @@ Steps steps_in(const Part& part, std::size_t dim, const Chunk& chunk) {
   return {first_at(begin), std::min(part.source_box.extent[dim], first_at(end))};
 }
 
-/// What one chunk gives to one part of a target; none if they don't meet. `first` is the target's element at byte `at` of the range.
-std::optional<Copy> copy_of_chunk(const Part& part, const Chunk& chunk, const Target& target, DType stored, std::uint64_t first,
-                                  std::uint64_t at) {
+}  // namespace
+
+/// Where elements of a tensor go: element i at byte `at` + (i·strides - first) * size of `as`.
+struct Assembler::Place {
+  DType as = DType::f32;
+  Shape strides;
+  std::uint64_t first = 0, at = 0;
+  bool to_work = false;
+
+  /// What one chunk gives to one part; none if they don't meet.
+  [[nodiscard]] std::optional<Copy> copy(const Part& part, const Chunk& chunk, DType stored) const;
+};
+
+std::optional<Copy> Assembler::Place::copy(const Part& part, const Chunk& chunk, DType stored) const {
   Copy copy;
-  copy.slice = {chunk.file, stored, target.dtype, chunk.big_endian, chunk.position, {}, {}};
+  copy.to_work = to_work;
+  copy.slice = {chunk.file, stored, as, chunk.big_endian, chunk.position, {}, {}};
   std::array<Steps, max_rank> steps{};
   for (std::size_t d = 0; d < chunk.box.offset.size(); ++d) {
     steps[d] = steps_in(part, d, chunk);
@@ -61,21 +73,22 @@ std::optional<Copy> copy_of_chunk(const Part& part, const Chunk& chunk, const Ta
     const std::uint64_t index = part.source_box.offset[d] + steps[d].lo * part.source_step[d] - chunk.box.offset[d];
     copy.slice.position += index * chunk.strides[d] * info(stored).size_bytes;
   }
-  const Shape row_major = row_major_strides(target.shape);
   std::vector<CopyDim> dims;
   std::uint64_t element = 0;
-  for (std::size_t d = 0; d < target.shape.size(); ++d) {
-    element += part.target_box.offset[d] * row_major[d];
+  for (std::size_t d = 0; d < strides.size(); ++d) {
+    element += part.target_box.offset[d] * strides[d];
     const int source = part.source_dim[d];
     if (source < 0) continue;
-    element += steps[source].lo * part.target_step[d] * row_major[d];
+    element += steps[source].lo * part.target_step[d] * strides[d];
     dims.push_back(
-        {steps[source].hi - steps[source].lo, part.source_step[source] * chunk.strides[source], part.target_step[d] * row_major[d]});
+        {steps[source].hi - steps[source].lo, part.source_step[source] * chunk.strides[source], part.target_step[d] * strides[d]});
   }
-  copy.target = at + (element - first) * info(target.dtype).size_bytes;
+  copy.target = at + (element - first) * info(as).size_bytes;
   set_dims(dims, copy);
   return copy;
 }
+
+namespace {
 
 void add_boxes(const Shape& shape, std::size_t dim, Box box, std::uint64_t first, std::uint64_t end, std::vector<Box>& boxes) {
   const Shape strides = row_major_strides(shape);
@@ -155,21 +168,30 @@ std::span<const Chunk> ChunkIndex::near(const Part& part) const {
 }
 
 Assembler::Assembler(const std::vector<TensorRow>& tensors, const Targets& targets, const Plan& plan, const ChunkTable& chunks)
-    : tensors_(tensors), targets_(targets), plan_(plan), chunks_(chunks.chunks, tensors.size()) {}
+    : tensors_(tensors), targets_(targets), plan_(plan), chunks_(chunks.chunks, tensors.size()) {
+  has_computed_ = std::any_of(targets.targets.begin(), targets.targets.end(), [](const Target& target) { return target.computation; });
+}
 
-void Assembler::add_elements(const Target& target, std::uint64_t first, std::uint64_t end, std::uint64_t at,
+/// Returns how many elements were found.
+std::uint64_t Assembler::add_box(const Shape& shape, const std::vector<Term>& terms, const Box& box, const Place& place,
+                                 std::vector<Copy>& copies) const {
+  std::uint64_t found = 0;
+  for_each_part(shape, terms, box, [&](const Part& part) {
+    for (const Chunk& chunk : chunks_.near(part)) {
+      if (auto copy = place.copy(part, chunk, tensors_[part.source].dtype)) {
+        found += volume(copy->slice.extent);
+        copies.push_back(*copy);
+      }
+    }
+  });
+  return found;
+}
+
+void Assembler::add_elements(const Target& target, DType as, std::uint64_t first, std::uint64_t end, std::uint64_t at,
                              std::vector<Copy>& copies) const {
   std::uint64_t found = 0;
-  for (const Box& box : boxes_of_range(target.shape, first, end)) {
-    for_each_part(target, box, [&](const Part& part) {
-      for (const Chunk& chunk : chunks_.near(part)) {
-        if (auto copy = copy_of_chunk(part, chunk, target, tensors_[part.source].dtype, first, at)) {
-          found += volume(copy->slice.extent);
-          copies.push_back(*copy);
-        }
-      }
-    });
-  }
+  const Place place{as, row_major_strides(target.shape), first, at};
+  for (const Box& box : boxes_of_range(target.shape, first, end)) found += add_box(target.shape, target.terms, box, place, copies);
   if (found != end - first) {
     throw Error(ErrorCode::internal, printable(target.name) + ": of the elements " + std::to_string(first) + " to " + std::to_string(end) +
                                          " " + std::to_string(found) + " are in the chunks at hand, expected " +
@@ -182,7 +204,7 @@ void Assembler::add_target(const PlacedTarget& placed, std::uint64_t begin, std:
   const Target& target = targets_.targets[placed.target];
   const std::uint64_t size = info(target.dtype).size_bytes;
   const auto add_partial = [&](std::uint64_t from, std::uint64_t to) {  // bytes of the target, inside one element
-    add_elements(target, from / size, from / size + 1, placed.position + from - range_begin, copies);
+    add_elements(target, target.dtype, from / size, from / size + 1, placed.position + from - range_begin, copies);
     copies.back().skipped_bytes = static_cast<std::uint8_t>(from % size);
     copies.back().taken_bytes = static_cast<std::uint8_t>(to - from);
   };
@@ -194,7 +216,7 @@ void Assembler::add_target(const PlacedTarget& placed, std::uint64_t begin, std:
     from = element_end;
   }
   const std::uint64_t whole = to - to % size;
-  if (from < whole) add_elements(target, from / size, whole / size, placed.position + from - range_begin, copies);
+  if (from < whole) add_elements(target, target.dtype, from / size, whole / size, placed.position + from - range_begin, copies);
   if (std::max(from, whole) < to) add_partial(std::max(from, whole), to);
 }
 
@@ -209,41 +231,81 @@ std::vector<Copy> Assembler::copies(std::uint32_t file, std::uint64_t begin, std
   return copies;
 }
 
-namespace {
-
-/// How long the read is, in bytes, by which the average byte comes: a few short reads beside long ones don't matter.
-double typical_read(const std::vector<Copy>& copies, std::uint64_t scratch_bytes) {
-  double bytes = 0, weighted = 0;
-  for (const Copy& copy : copies) {
-    const Reads reads = reads_of(copy.slice, scratch_bytes);
-    const auto all = static_cast<double>(reads.bytes);
-    bytes += all;
-    weighted += all * (all / static_cast<double>(reads.count));
+const PlacedTarget* Assembler::next_computed(std::uint32_t file, std::uint64_t begin, std::uint64_t end) const {
+  if (!has_computed_) return nullptr;
+  const auto [first, last] = placed_in(plan_, file, begin, end);
+  for (std::size_t i = first; i < last; ++i) {
+    const PlacedTarget& placed = plan_.layout.placed[i];
+    if (target_of(placed).computation && std::max(begin, placed.position) < std::min(end, placed.position + placed.size_bytes))
+      return &placed;
   }
-  return bytes == 0 ? 0 : weighted / bytes;
+  return nullptr;
 }
 
-}  // namespace
-
-OutputPiece next_piece(const Assembler& assembler, std::uint32_t file, std::uint64_t begin, std::uint64_t end, const PieceSizes& sizes) {
-  constexpr double long_read = 65536;
-  const auto piece_of = [&](std::uint64_t bytes) {
-    const std::uint64_t limit = begin + bytes - (begin + bytes) % std::min(bytes, sizes.usual_bytes);
-    const std::uint64_t piece_end = std::min(end, limit);
-    return OutputPiece{file, begin, piece_end, assembler.copies(file, begin, piece_end)};
-  };
-  std::uint64_t bytes = std::min(sizes.usual_bytes, sizes.most_bytes);
-  OutputPiece piece = piece_of(bytes);
-  double read = typical_read(piece.copies, sizes.scratch_bytes);
-  while (read < long_read && piece.end < end && bytes * 2 <= sizes.most_bytes) {
-    bytes *= 2;
-    OutputPiece larger = piece_of(bytes);
-    const double larger_read = typical_read(larger.copies, sizes.scratch_bytes);
-    if (larger_read < read * 1.5) break;
-    piece = std::move(larger);
-    read = larger_read;
-  }
+OutputPiece Assembler::computed_piece(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end) const {
+  OutputPiece piece{placed.file, begin, end, {}, {}};
+  Calculation& calculation = piece.calculation;
+  calculation.target = &target_of(placed);
+  const std::uint64_t size = info(calculation.target->dtype).size_bytes;
+  const std::uint64_t from = begin - placed.position, to = end - placed.position;
+  calculation.first = from / size;
+  calculation.end = (to + size - 1) / size;
+  calculation.skipped_bytes = from % size;
+  add_stored(0, piece);
+  add_addends(piece);
   return piece;
+}
+
+/// The target's own elements: where all of them are stored in its type, in the piece; else in the work area.
+void Assembler::add_stored(std::uint64_t at, OutputPiece& piece) const {
+  Calculation& calculation = piece.calculation;
+  const Target& target = *calculation.target;
+  calculation.stored = tensors_[target.terms.front().source].dtype;
+  for (const Term& term : target.terms)
+    if (tensors_[term.source].dtype != calculation.stored) calculation.stored = DType::f32;
+  const bool is_whole = (calculation.end - calculation.first) * info(target.dtype).size_bytes == piece.end - piece.begin;
+  calculation.in_place = is_whole && calculation.stored == target.dtype;
+  add_elements(target, calculation.stored, calculation.first, calculation.end, at, piece.copies);
+  if (calculation.in_place) return;
+  for (Copy& copy : piece.copies) copy.to_work = true;
+  calculation.work_bytes = (calculation.end - calculation.first) * info(calculation.stored).size_bytes;
+}
+
+void Assembler::add_addends(OutputPiece& piece) const {
+  Calculation& calculation = piece.calculation;
+  const MatrixBox box = box_of(calculation.target->shape, calculation.first, calculation.end);
+  for (const Addend& addend : calculation.target->computation->addends) {
+    // From the start of a block to the end of what is needed, in the addend's own rows and columns.
+    const auto range = [](std::uint64_t begin, std::uint64_t end, std::uint64_t start, std::uint64_t count, std::uint64_t block) {
+      const std::uint64_t first = begin > start ? (begin - start) / block * block : 0;
+      const std::uint64_t last = end > start ? std::min(count, (end - start + block - 1) / block * block) : 0;
+      return std::pair{first, last};
+    };
+    const auto [row, row_end] = range(box.first_row, box.end_row, addend.first_row, addend.left.rows, block_rows);
+    const auto [column, column_end] = range(box.first_column, box.end_column, addend.first_column, addend.columns(), block_columns);
+    if (row >= row_end || column >= column_end) continue;
+    PieceAddend needed{&addend, row, column, {}, {}};
+    if (addend.right) {
+      needed.left = add_factor(addend.left, {{row, 0}, {row_end - row, addend.left.columns}}, piece);
+      needed.right = add_factor(*addend.right, {{0, column}, {addend.right->rows, column_end - column}}, piece);
+    } else {
+      needed.left = add_factor(addend.left, {{row, column}, {row_end - row, column_end - column}}, piece);
+    }
+    calculation.addends.push_back(std::move(needed));
+  }
+}
+
+Operand Assembler::add_factor(const Factor& factor, const Box& box, OutputPiece& piece) const {
+  Operand operand{tensors_[factor.term.source].dtype, piece.calculation.work_bytes, box.extent[0], box.extent[1]};
+  const Place place{operand.dtype, {box.extent[1], 1}, box.offset[0] * box.extent[1] + box.offset[1], operand.at, true};
+  const std::uint64_t found = add_box({factor.rows, factor.columns}, {factor.term}, box, place, piece.copies);
+  if (found != operand.rows * operand.columns) {
+    throw Error(ErrorCode::internal, printable(tensors_[factor.term.source].name) + ": of " +
+                                         std::to_string(operand.rows * operand.columns) + " elements " + std::to_string(found) +
+                                         " are in the chunks at hand");
+  }
+  piece.calculation.work_bytes += operand.bytes();
+  return operand;
 }
 
 }  // namespace unshard

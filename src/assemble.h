@@ -5,6 +5,9 @@
 // slice is read (fetch.h) as *dense* bytes: its elements one after the other, in the order of the file where that is possible, already in
 // the target's type. So the dense bytes of all copies of a range are as many as the range's own, and that is also what readers send to
 // owners (exchange.h).
+//
+// Where a target is computed (Computation), its pieces hold nothing else. Their copies bring the elements as they are stored, and the
+// factors of what is added, into a work area beside the output; compute.h makes the piece of them.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "compute.h"
 #include "unshard/catalog.h"
 #include "unshard/move.h"
 #include "unshard/plan.h"
@@ -35,14 +39,15 @@ struct Slice {
 /// Local, pure. Bytes of the slice's elements in the target's type.
 [[nodiscard]] std::uint64_t dense_bytes(const Slice& slice);
 
-/// Where the elements of a slice go in an output range.
+/// Where the elements of a slice go in an output range, or in the work area of a piece.
 struct Copy {
   Slice slice;
-  std::uint64_t target = 0;  ///< byte of the range where the first element goes
+  std::uint64_t target = 0;  ///< byte of the range (the area) where the first element goes
   Shape target_stride;       ///< in elements, for each dimension of the slice
   // A range that begins or ends inside an element takes only some of its bytes; the slice is then that one element.
   std::uint8_t skipped_bytes = 0;
   std::uint8_t taken_bytes = 0;  ///< 0: whole elements
+  bool to_work = false;          ///< into the work area
 };
 
 /// Local, pure. Whether the dense bytes lie in the range as they are, so that they can be read straight into it.
@@ -67,41 +72,60 @@ class ChunkIndex {
   std::vector<std::uint64_t> widest_;  ///< of each tensor, the largest extent of a chunk in dimension 0: how far back a chunk can begin
 };
 
-/// Expands ranges. Thread-safe. Keeps references: what it is made from must outlive it.
-class Assembler {
- public:
-  Assembler(const std::vector<TensorRow>& tensors, const Targets& targets, const Plan& plan, const ChunkTable& chunks);
-
-  /// Local, pure. The copies that make the bytes [begin, end) of output file `file`; bytes between targets are in none of them. Throws
-  /// Error(internal) naming the target when chunks are missing.
-  [[nodiscard]] std::vector<Copy> copies(std::uint32_t file, std::uint64_t begin, std::uint64_t end) const;
-
- private:
-  void add_target(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end, std::uint64_t range_begin,
-                  std::vector<Copy>& copies) const;
-  void add_elements(const Target& target, std::uint64_t first, std::uint64_t end, std::uint64_t at, std::vector<Copy>& copies) const;
-
-  const std::vector<TensorRow>& tensors_;
-  const Targets& targets_;
-  const Plan& plan_;
-  ChunkIndex chunks_;
-};
-
 /// A range of an output file that one thread makes and writes at once.
 struct OutputPiece {
   std::uint32_t file = 0;
   std::uint64_t begin = 0, end = 0;
   std::vector<Copy> copies;
+  Calculation calculation;  ///< of a piece of a computed target
 };
 
 struct PieceSizes {
   std::uint64_t usual_bytes = 0;  ///< pieces end at multiples of this
   std::uint64_t most_bytes = 0;
   std::uint64_t scratch_bytes = 0;  ///< of fetch()
+  std::uint64_t work_bytes = 0;     ///< most for the work area of a piece
+};
+
+/// Expands ranges. Thread-safe. Keeps references: what it is made from must outlive it.
+class Assembler {
+ public:
+  Assembler(const std::vector<TensorRow>& tensors, const Targets& targets, const Plan& plan, const ChunkTable& chunks);
+
+  /// Local, pure. The copies that make the bytes [begin, end) of output file `file`; bytes between targets are in none of them. Throws
+  /// Error(internal) naming the target when chunks are missing. No part of a computed target is in the range.
+  [[nodiscard]] std::vector<Copy> copies(std::uint32_t file, std::uint64_t begin, std::uint64_t end) const;
+
+  /// Local, pure. The piece [begin, end), which is a part of the computed target `placed`.
+  [[nodiscard]] OutputPiece computed_piece(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end) const;
+
+  /// Local, pure. The first computed target that has bytes in [begin, end) of the file; null when there is none.
+  [[nodiscard]] const PlacedTarget* next_computed(std::uint32_t file, std::uint64_t begin, std::uint64_t end) const;
+
+  [[nodiscard]] const Target& target_of(const PlacedTarget& placed) const { return targets_.targets[placed.target]; }
+
+ private:
+  struct Place;
+  void add_target(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end, std::uint64_t range_begin,
+                  std::vector<Copy>& copies) const;
+  void add_elements(const Target& target, DType as, std::uint64_t first, std::uint64_t end, std::uint64_t at,
+                    std::vector<Copy>& copies) const;
+  void add_stored(std::uint64_t at, OutputPiece& piece) const;
+  void add_addends(OutputPiece& piece) const;
+  [[nodiscard]] Operand add_factor(const Factor& factor, const Box& box, OutputPiece& piece) const;
+  [[nodiscard]] std::uint64_t add_box(const Shape& shape, const std::vector<Term>& terms, const Box& box, const Place& place,
+                                      std::vector<Copy>& copies) const;
+
+  const std::vector<TensorRow>& tensors_;
+  const Targets& targets_;
+  const Plan& plan_;
+  ChunkIndex chunks_;
+  bool has_computed_ = false;
 };
 
 /// Local, pure. The piece at the start of [begin, end): the usual size, or up to the largest one while that makes reads longer that are
-/// shorter than 64 KiB (tensors cut by columns, transposed ones).
+/// shorter than 64 KiB (tensors cut by columns, transposed ones). Of a computed target: whole blocks of rows where they fit, as many as
+/// make the reading of factors small beside that of the target itself. Throws Error(usage) when a work area is too small for any piece.
 [[nodiscard]] OutputPiece next_piece(const Assembler& assembler, std::uint32_t file, std::uint64_t begin, std::uint64_t end,
                                      const PieceSizes& sizes);
 

@@ -108,6 +108,29 @@ constexpr std::array<std::string_view, 49> our_kinds{
     "USE_POLICY*",
 };
 
+constexpr std::array<std::string_view, 20> tokenizer_kinds{
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model*",
+    "*.tiktoken",
+    "vocab.json",
+    "vocab.txt",
+    "vocab.bpe",
+    "vocab.model",
+    "merges.txt",
+    "spiece.model",
+    "source.spm",
+    "target.spm",
+    "sentencepiece*.model",
+    "tekken.json",
+    "normalizer.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "*.jinja",
+    "tokenization_*.py",
+};
+
 template <class Patterns>
 bool matches_one_of(const Patterns& patterns, std::string_view name) {
   return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view pattern) { return glob_matches(pattern, name); });
@@ -158,10 +181,30 @@ std::vector<Asset> list_assets(FileSystem& files, const std::string& config_fold
   return assets;
 }
 
+std::vector<Asset> with_tokenizer_of(FileSystem& files, std::vector<Asset> assets, const std::vector<std::string>& folders) {
+  const auto is_tokenizer = [](const Asset& asset) { return matches_one_of(tokenizer_kinds, asset.name); };
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+    std::vector<Asset> own = list_assets(files, *folder);
+    std::erase_if(own, [&](const Asset& asset) { return !is_tokenizer(asset); });
+    const bool has_one = std::any_of(own.begin(), own.end(), [](const Asset& asset) {
+      return asset.name == "tokenizer.json" || asset.name == "tokenizer_config.json" || asset.name == "tokenizer.model";
+    });
+    if (!has_one) continue;
+    std::erase_if(assets, is_tokenizer);
+    assets.insert(assets.end(), own.begin(), own.end());
+    std::sort(assets.begin(), assets.end(), [](const Asset& a, const Asset& b) { return a.name < b.name; });
+    break;
+  }
+  return assets;
+}
+
 bool is_our_kind(const std::string& name) {
   const std::string_view file = base_name(name);
-  if (file.size() != name.size())
-    return std::string_view(name).substr(0, name.size() - file.size() - 1) == template_folder && glob_matches("*.jinja", file);
+  if (file.size() != name.size()) {
+    const std::string_view folder = std::string_view(name).substr(0, name.size() - file.size() - 1);
+    if (folder == "lora_adapter") return file == "adapter_config.json" || file == "adapter_model.safetensors";
+    return folder == template_folder && glob_matches("*.jinja", file);
+  }
   return matches_one_of(our_kinds, name);
 }
 

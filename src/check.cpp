@@ -1,8 +1,10 @@
 // The command `check`: is the checkpoint complete, and what is it? Everything that is wrong is found in one run.
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string_view>
 
+#include "adapter_settings.h"
 #include "catalog_cache.h"
 #include "check_config.h"
 #include "check_report.h"
@@ -41,7 +43,7 @@ void compare_tie(const Session& session, FileCache& files, const Catalog& catalo
   MapOptions options;
   take_names_and_facts(options, files.source(), catalog);
   options.dtype.kind = DTypeChoice::Kind::keep;
-  options.drop_lora = true;
+  options.lora.what = LoraChoice::What::drop;
   std::optional<TieQuestion> question;
   if (attempt([&] { question = tie_question(catalog.tensors, config, options); }) || !question) return;  // the same on every rank
   const std::string& head = catalog.tensors[question->head].name;
@@ -57,6 +59,20 @@ void compare_tie(const Session& session, FileCache& files, const Catalog& catalo
   }
 }
 
+/// Collective. What is said of adapters beside their tensors; an adapter that makes no sense is a finding.
+void find_alphas(const Session& session, const Source& source, const Catalog& catalog, CheckReport& report) {
+  std::set<double> alphas;
+  const auto error = attempt([&] {
+    for (const AdapterUse& use : adapters_in(session, source, catalog, std::nullopt)) {
+      for (const LoraPair& pair : use.adapter.pairs)
+        if (const auto alpha = alpha_of(use.config, pair.module)) alphas.insert(*alpha);
+    }
+  });
+  if (error && is_stop(error->code())) throw Error(*error);
+  if (error) report.findings.push_back({Severity::error, "LoRA", error->what(), error->code()});
+  report.lora_alphas.assign(alphas.begin(), alphas.end());
+}
+
 }  // namespace
 
 CheckResult check(const Session& session, const CheckOptions& options) {
@@ -68,6 +84,7 @@ CheckResult check(const Session& session, const CheckOptions& options) {
   Coverage coverage = prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = options.deep, .deep = options.deep});
   CheckReport report{input.source, catalog, input.source.findings, stored_as(session.comm, catalog), std::move(coverage.non_finite)};
   report.findings.insert(report.findings.end(), catalog.findings.begin(), catalog.findings.end());
+  find_alphas(session, input.source, catalog, report);
   compare_stated_bytes(input.source, catalog, report.findings);
   if (const auto config = config_of(session, input.source, report.findings)) {
     const bool has_errors = std::ranges::count(report.findings, Severity::error, &Finding::severity) > 0;

@@ -65,7 +65,7 @@ std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, co
   const auto failure = attempt([&] {
     MapOptions options;
     options.dtype.kind = DTypeChoice::Kind::keep;
-    options.drop_lora = true;
+    options.lora.what = LoraChoice::What::drop;
     findings = compare(make_context(table, config, options), lacks_files);
   });
   if (failure) findings.push_back({Severity::error, std::string(base_name(config.path())), failure->what(), failure->code()});

@@ -82,9 +82,12 @@ std::string parallel_sizes(const Facts& facts) {
   return parts.empty() ? "" : "parallel sizes: " + joined(parts);
 }
 
-std::string line_of(const LoraSummary& lora) {
+std::string line_of(const LoraSummary& lora, const std::vector<double>& alphas) {
+  std::string alpha;
+  for (const double one : alphas) alpha += (alpha.empty() ? ", alpha " : ", ") + Json(one).dump();
   return "LoRA: " + std::to_string(lora.tensors) + " tensors" + (lora.ranks.empty() ? "" : ", rank " + as_ranges(lora.ranks)) +
-         (lora.targets.empty() ? "" : ", targets " + name_list(lora.targets, 20)) + "; alpha is not in the tensors";
+         (lora.targets.empty() ? "" : ", targets " + name_list(lora.targets, 20)) +
+         (alpha.empty() ? "; nothing says alpha, so that merging needs --lora-alpha or --lora drop" : alpha);
 }
 
 std::string line_of(const ObjectNote& object, const Source& source) {
@@ -124,9 +127,9 @@ Json dtypes_json(const Catalog& catalog) {
   return json;
 }
 
-Json lora_json(const LoraSummary& lora) {
+Json lora_json(const LoraSummary& lora, const std::vector<double>& alphas) {
   if (lora.tensors == 0) return nullptr;
-  return {{"tensors", lora.tensors}, {"ranks", lora.ranks}, {"targets", lora.targets}};
+  return {{"tensors", lora.tensors}, {"ranks", lora.ranks}, {"alphas", alphas}, {"targets", lora.targets}};
 }
 
 Json objects_json(const CheckReport& report) {
@@ -195,7 +198,7 @@ std::vector<std::string> to_lines(const CheckReport& report) {
   std::vector<std::string> lines{what_it_is(report)};
   if (const std::string sizes = parallel_sizes(report.catalog.facts); !sizes.empty()) lines.push_back(sizes);
   if (!report.stored.empty()) lines.push_back(placements(report));
-  if (const LoraSummary lora = lora_summary(report.catalog.tensors); lora.tensors > 0) lines.push_back(line_of(lora));
+  if (const LoraSummary lora = lora_summary(report.catalog.tensors); lora.tensors > 0) lines.push_back(line_of(lora, report.lora_alphas));
   if (!report.source.set_aside.empty()) lines.push_back(line_of_set_aside(report.source));
   std::vector<std::string> objects, findings;
   for (const ObjectNote& object : report.catalog.objects) objects.push_back(line_of(object, report.source));
@@ -221,7 +224,7 @@ std::string to_json(const CheckReport& report) {
             {"dtypes", dtypes_json(report.catalog)},
             {"stored_as", by_placement(report)},
             {"facts", report.catalog.facts},
-            {"lora", lora_json(lora_summary(report.catalog.tensors))},
+            {"lora", lora_json(lora_summary(report.catalog.tensors), report.lora_alphas)},
             {"objects", objects_json(report)},
             {"set_aside", set_aside_json(report)},
             {"findings", findings_json(report.findings)}};

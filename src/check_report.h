@@ -16,9 +16,10 @@ namespace unshard {
 struct CheckReport {
   const Source& source;
   const Catalog& catalog;
-  std::vector<Finding> findings;      ///< all of them, errors first
-  std::vector<StoredAs> stored;       ///< by tensor
-  std::vector<NonFinite> non_finite;  ///< by tensor; empty without --deep
+  std::vector<Finding> findings;         ///< all of them, errors first
+  std::vector<StoredAs> stored;          ///< by tensor
+  std::vector<NonFinite> non_finite;     ///< by tensor; empty without --deep
+  std::vector<double> lora_alphas = {};  ///< of adapters in the checkpoint, where it says them
 };
 
 /// Local, pure. Whether there is no error among the findings.

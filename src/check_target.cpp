@@ -105,7 +105,9 @@ bool all_apart(std::vector<std::vector<Line>> terms) {
 
 }  // namespace
 
-void check_target(const Target& target, const std::vector<TensorRow>& table) {
+namespace {
+
+void check_terms(const Target& target, const std::vector<TensorRow>& table) {
   const std::uint64_t whole_volume = volume(target.shape);
   std::uint64_t covered = 0;
   std::vector<std::vector<Line>> places;
@@ -133,6 +135,35 @@ void check_target(const Target& target, const std::vector<TensorRow>& table) {
                      std::to_string(whole_volume));
   }
   if (!all_apart(std::move(places))) fail(target, "two of its parts overlap");
+}
+
+void check_factor(const Target& target, const Factor& factor, const std::vector<TensorRow>& table) {
+  check_terms({"a factor of " + target.name, DType::f32, {factor.rows, factor.columns}, {factor.term}, {}}, table);
+}
+
+void check_addend(const Target& target, const Addend& addend, const std::vector<TensorRow>& table) {
+  const MatrixShape matrix = matrix_of(target.shape);
+  const auto inside = [](std::uint64_t first, std::uint64_t count, std::uint64_t all) {
+    return count > 0 && first < all && count <= all - first;
+  };
+  if (!inside(addend.first_row, addend.left.rows, matrix.rows) || !inside(addend.first_column, addend.columns(), matrix.columns))
+    fail(target, "what is added to it reaches outside the shape " + to_string(target.shape));
+  if (addend.right && addend.left.columns != addend.right->rows) fail(target, "factors of different inner sizes are multiplied");
+  check_factor(target, addend.left, table);
+  if (addend.right) check_factor(target, *addend.right, table);
+}
+
+}  // namespace
+
+void check_target(const Target& target, const std::vector<TensorRow>& table) {
+  check_terms(target, table);
+  if (!target.computation) return;
+  for (const Addend& addend : target.computation->addends) check_addend(target, addend, table);
+  const MatrixShape matrix = matrix_of(target.shape);
+  const Computation& computation = *target.computation;
+  if ((!computation.row_factors.empty() && computation.row_factors.size() != matrix.rows) ||
+      (!computation.column_factors.empty() && computation.column_factors.size() != matrix.columns))
+    fail(target, "it has another number of factors than rows or columns");
 }
 
 }  // namespace unshard

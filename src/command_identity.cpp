@@ -1,5 +1,6 @@
 #include "command_identity.h"
 
+#include <bit>
 #include <nlohmann/json.hpp>
 
 #include "hash.h"
@@ -25,14 +26,31 @@ std::uint64_t hash_of(const Chunk& chunk, const Tree& tree, const Source& source
   return hash.value();
 }
 
+void add(Hash& hash, const Term& term) {
+  hash.add(term.source);
+  hash.add_list(term.source_start);
+  hash.add_list(term.target_start);
+  for (const Axis& axis : term.axes) hash.add_all(axis.extent, axis.source_dim, axis.target_dim, axis.source_step, axis.target_step);
+}
+
+void add(Hash& hash, const Computation& computation) {
+  for (const Addend& addend : computation.addends) {
+    hash.add_all(std::bit_cast<std::uint64_t>(addend.scale), addend.first_row, addend.first_column, addend.left.rows, addend.left.columns);
+    add(hash, addend.left.term);
+    if (!addend.right) continue;
+    hash.add_all(addend.right->rows, addend.right->columns);
+    add(hash, addend.right->term);
+  }
+  for (const std::vector<float>* factors : {&computation.row_factors, &computation.column_factors}) {
+    hash.add(std::uint64_t{factors->size()});
+    for (const float factor : *factors) hash.add(std::bit_cast<std::uint32_t>(factor));
+  }
+}
+
 std::uint64_t hash_of(const Target& target) {
   Hash hash;
-  for (const Term& term : target.terms) {
-    hash.add(term.source);
-    hash.add_list(term.source_start);
-    hash.add_list(term.target_start);
-    for (const Axis& axis : term.axes) hash.add_all(axis.extent, axis.source_dim, axis.target_dim, axis.source_step, axis.target_step);
-  }
+  for (const Term& term : target.terms) add(hash, term);
+  if (target.computation) add(hash, *target.computation);
   return hash.value();
 }
 

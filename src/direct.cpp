@@ -71,7 +71,7 @@ class PieceWriter {
     const std::span<std::byte> output = std::span(output_).first(bytes);
     {
       const Stopwatch watch(state_.counters.read_ns);
-      state_.counters.read_bytes += assemble(state_.sources, piece.copies, output, buffers_).bytes;
+      state_.counters.read_bytes += make_piece(state_.sources, piece, output, buffers_).bytes;
     }
     const std::uint32_t checksum = crc32c(output);
     {
@@ -94,7 +94,7 @@ class PieceWriter {
 
 void move_directly(MoveState& state) {
   constexpr std::chrono::milliseconds between_comparisons(100);
-  const Budget budget = direct_budget(state.options.buffer_bytes, state.options.threads);
+  const Budget budget = direct_budget(state.options.buffer_bytes, state.options.threads, state.work);
   PieceQueue queue(state, budget.piece);
   Workers workers(budget.threads);
   workers.start(budget.threads, [&](std::size_t, std::size_t) {

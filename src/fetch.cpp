@@ -175,16 +175,16 @@ void clear_gaps(std::span<const Copy> copies, std::span<std::byte> output) {
   if (made < output.size()) std::fill(output.begin(), output.end(), std::byte{0});
 }
 
-Reads read_copy(FileCache& files, const Copy& copy, std::span<std::byte> output, Buffers& buffers) {
+Reads read_copy(FileCache& files, const Copy& copy, std::span<std::byte> to, Buffers& buffers) {
   const std::shared_ptr<File> file = files.get(copy.slice.file);
   const std::uint64_t bytes = dense_bytes(copy.slice);
   if (is_dense(copy)) {
-    fetch(*file, copy.slice, output.subspan(copy.target, bytes), buffers.scratch);
+    fetch(*file, copy.slice, to.subspan(copy.target, bytes), buffers.scratch);
   } else {
     if (buffers.dense.size() < bytes) buffers.dense.resize(bytes);
     const std::span<std::byte> dense = std::span(buffers.dense).first(bytes);
     fetch(*file, copy.slice, dense, buffers.scratch);
-    place(copy, dense, output);
+    place(copy, dense, to);
   }
   return reads_of(copy.slice, buffers.scratch.size());
 }
@@ -197,6 +197,19 @@ Reads assemble(FileCache& files, std::span<const Copy> copies, std::span<std::by
     all.count += reads.count;
     all.bytes += reads.bytes;
   }
+  return all;
+}
+
+Reads make_piece(FileCache& files, const OutputPiece& piece, std::span<std::byte> output, Buffers& buffers) {
+  if (piece.calculation.target == nullptr) return assemble(files, piece.copies, output, buffers);
+  if (buffers.work.size() < piece.calculation.work_bytes) buffers.work.resize(piece.calculation.work_bytes);
+  Reads all;
+  for (const Copy& copy : piece.copies) {
+    const Reads reads = read_copy(files, copy, copy.to_work ? std::span<std::byte>(buffers.work) : output, buffers);
+    all.count += reads.count;
+    all.bytes += reads.bytes;
+  }
+  compute(piece.calculation, output, buffers.work, buffers.tiles);
   return all;
 }
 

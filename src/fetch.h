@@ -27,15 +27,20 @@ void fetch(File& file, const Slice& slice, std::span<std::byte> dense, std::span
 struct Buffers {
   std::vector<std::byte> scratch;
   std::vector<std::byte> dense;
+  std::vector<std::byte> work;  ///< of a computed piece
+  Tiles tiles;
 };
 
 /// Local. Makes the output range of `copies` zero where it has bytes that are in none of them (between targets).
 void clear_gaps(std::span<const Copy> copies, std::span<std::byte> output);
 
-/// Local. Reads a copy and puts it into the output range. Returns what was read.
-Reads read_copy(FileCache& files, const Copy& copy, std::span<std::byte> output, Buffers& buffers);
+/// Local. Reads a copy and puts it into the output range (or the work area: `to` is what the copy goes to). Returns what was read.
+Reads read_copy(FileCache& files, const Copy& copy, std::span<std::byte> to, Buffers& buffers);
 
 /// Local. Makes the whole output range of `copies`. Returns what was read.
 Reads assemble(FileCache& files, std::span<const Copy> copies, std::span<std::byte> output, Buffers& buffers);
+
+/// Local. Makes a whole piece, computed or not. Returns what was read.
+Reads make_piece(FileCache& files, const OutputPiece& piece, std::span<std::byte> output, Buffers& buffers);
 
 }  // namespace unshard

@@ -72,7 +72,7 @@ NameHelp name_help(const ModelConfig& config, const MapOptions& options) {
 
 MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options) {
   MapContext context{table, config, options, family_of(options.model_type.empty() ? config.model_type() : options.model_type, config),
-                     {},    {}};
+                     {},    {},     {}};
   if (!options.custom_mapping_path.empty()) {
     if (auto pairs = plain_mapping(options.custom_mapping, options.custom_mapping_path)) {
       context.renames = std::move(*pairs);
@@ -92,6 +92,7 @@ MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& 
   if (options.like) {
     for (const TensorRow& row : options.like->tensors) context.like.emplace(row.name, &row);
   }
+  context.adapters = plan_adapters(context);
   return context;
 }
 
@@ -123,6 +124,7 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
     }
     note_idle_patterns(context, missing, mapping);
   }
+  add_addends(context, published, mapping);
   choose_dtypes(context, published, mapping);
   check_output(published);
   for (const Target& target : published.targets) check_target(target, table);

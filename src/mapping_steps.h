@@ -7,6 +7,7 @@
 //     heads.cpp          the kind of model: its output layer, its class in config.json
 //     completeness.cpp   shapes and names against config.json
 //     like.cpp           names and layouts of the --like folder
+//     lora_addends.cpp   what adapters add to the targets
 //     dtype_choice.cpp   element types, and what config.json says of them
 //
 // All are Local and pure.
@@ -17,9 +18,35 @@
 #include <vector>
 
 #include "families/families.h"
+#include "lora_deltas.h"
 #include "unshard/mapping.h"
 
 namespace unshard {
+
+/// What adapters mean for the tensors of the table (lora_plan.cpp).
+struct AdapterPlan {
+  std::unordered_map<TensorId, std::string> left_out;       ///< tensors that are not published as they are, and why
+  std::unordered_map<TensorId, std::string> names;          ///< clean names of tensors that stand for others
+  std::unordered_map<TensorId, std::vector<Delta>> deltas;  ///< by the tensor that they are added to
+  /// Rows of a tensor that come from another one (trainable_token_indices): row by row, ascending.
+  struct Row {
+    std::uint64_t row = 0;
+    TensorId tensor = 0;
+    std::uint64_t from = 0;
+  };
+  std::unordered_map<TensorId, std::vector<Row>> rows;
+  /// DoRA: the magnitudes of a tensor's rows, or of its columns.
+  struct Magnitude {
+    TensorId tensor = 0;
+    bool of_columns = false;
+  };
+  std::unordered_map<TensorId, Magnitude> magnitudes;
+  /// Of a tied model whose head and embedding become different: the head's name, where it is not stored; what is added to it alone; and
+  /// whether what is added to the embedding is not added to the head.
+  bool unties = false;
+  std::vector<Delta> head_deltas;
+  std::vector<std::string> notes;
+};
 
 /// What stays the same during one mapping.
 struct MapContext {
@@ -29,11 +56,16 @@ struct MapContext {
   Family family;
   std::vector<std::pair<std::string, std::string>> renames;  ///< the plain form of --custom-mapping
   std::unordered_map<std::string, const TensorRow*> like;    ///< the tensors of --like, by name
+  AdapterPlan adapters;
 
   [[nodiscard]] std::unique_ptr<Names> names(Captures captures = {}) const { return names_in(config, family, std::move(captures)); }
 };
 [[nodiscard]] MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options);
 
+/// Finds what each adapter of options.lora changes. Throws Error(bad_input) with the names of modules that are not there.
+[[nodiscard]] AdapterPlan plan_adapters(const MapContext& context);
+
+/// Gives the targets their computations. Every delta must reach its targets whole.
 /// A stored tensor that is to be published, under its clean name.
 struct NamedTensor {
   TensorId id = 0;
@@ -66,10 +98,13 @@ struct Published {
 struct Tie {
   bool by_config = false;
   bool tied = false;
+  std::string head_name;  ///< of the family
   const Target* head = nullptr;
   const Target* embedding = nullptr;
 };
 [[nodiscard]] Tie find_tie(const MapContext& context, const Published& published);
+/// Whether config.json, the family or the flag ties them, whatever is stored.
+[[nodiscard]] bool is_tied(const MapContext& context);
 /// Whether the two can only be compared by their data.
 [[nodiscard]] bool needs_comparison(const MapContext& context, const Tie& tie);
 /// Drops a head that is a copy; sets the flag for one that is not.
@@ -113,6 +148,9 @@ void check_names(const MapContext& context, const std::vector<Expected>& expecte
 
 /// Turns the targets into those of the --like folder. Throws Error(bad_input) with the names that can't be matched.
 void follow_like(const MapContext& context, Published& published);
+
+/// Gives the targets their computations: what adapters add to them. Every delta must reach its targets whole.
+void add_addends(const MapContext& context, Published& published, Mapping& mapping);
 
 /// The element type in which `target` is written.
 [[nodiscard]] DType dtype_for(const MapContext& context, const std::string& name, DType stored);

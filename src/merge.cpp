@@ -2,13 +2,19 @@
 #include "unshard/merge.h"
 
 #include <algorithm>
+#include <array>
 
+#include "adapter_input.h"
+#include "adapter_output.h"
+#include "adapter_settings.h"
 #include "command_identity.h"
+#include "dora.h"
 #include "dry_run.h"
 #include "input.h"
 #include "input_watch.h"
 #include "kept_split.h"
 #include "model_input.h"
+#include "merge_steps.h"
 #include "report.h"
 #include "resume.h"
 #include "step_times.h"
@@ -32,17 +38,76 @@ bool is_on_nfs(const Session& session, const TargetFolder& target) {
   return session.comm.reduce_all(here ? 1 : 0, Reduction::max) == 1;
 }
 
-/// Collective. Where everything lies in the output.
-Layout lay_out(const Session& session, const Source& source, const Catalog& catalog, const Mapping& mapping, const ConfigFolder& config,
-               const MergeOptions& options) {
-  return collectively(session.comm, "plan", [&] {
-    const LayoutOptions layout{options.max_shard_bytes, config.config.edited(mapping.edits),
-                               kept_split(source, catalog, mapping.targets, options.max_shard_bytes), mapping.block_by_target};
-    return output_named(options.output_format).lay_out(mapping.targets, layout);
+/// Collective. What LoRA tensors there are, and what becomes of them: adapters of folders are folded, those inside the checkpoint too, or
+/// written beside the base weights (returned).
+std::vector<AdapterOutput> settle_adapters(const Session& session, Input& input, Catalog& catalog, const MergeOptions& options,
+                                           MapOptions& map) {
+  for (const AdapterFolder& folder : options.adapters)
+    map.lora.adapters.push_back(read_adapter(session, folder, limits_of(session, options.input), input.tree, input.source, catalog));
+  if (!options.adapters.empty() || map.lora.what == LoraChoice::What::drop) return {};
+  map.lora.adapters = adapters_in(session, input.source, catalog, options.lora_alpha);
+  for (const AdapterUse& use : map.lora.adapters) session.log.line(describe(use));
+  return collectively(session.comm, "adapter", [&] {
+    if (map.lora.what == LoraChoice::What::extract) return adapters_beside(catalog.tensors, map.lora.adapters, "lora_adapter");
+    if (map.lora.adapters.size() > 1) {
+      std::vector<std::string> names;
+      for (const AdapterUse& use : map.lora.adapters) names.push_back(use.adapter.name);
+      throw Error(ErrorCode::bad_input, "--lora fold: the checkpoint holds several adapters (" + name_list(names) +
+                                            "); write them by --lora extract, and fold the ones that you want by merge-lora");
+    }
+    return std::vector<AdapterOutput>{};
   });
 }
 
-/// Collective. The plan, the same on every rank (compared by its hash). `done`: what need not be written.
+/// The vocabulary of an adapter that was trained with more (or fewer) tokens than the base has; none when config.json says the same.
+std::optional<std::uint64_t> new_vocabulary(const std::vector<TensorRow>& table, const LoraChoice& lora, const ModelConfig& config) {
+  constexpr std::array<std::string_view, 7> names{"embed_tokens.weight", "lm_head.weight",         "wte.weight",         "embed_in.weight",
+                                                  "embed_out.weight",    "word_embeddings.weight", "output_layer.weight"};
+  const auto stated = config.number("vocab_size");
+  if (!stated || lora.what != LoraChoice::What::fold) return std::nullopt;
+  for (const AdapterUse& use : lora.adapters) {
+    for (const Replacement& one : use.adapter.replacements) {
+      const Shape& shape = table[one.tensor].shape;
+      const bool is_vocabulary = std::any_of(names.begin(), names.end(), [&](std::string_view name) { return one.name.ends_with(name); });
+      if (is_vocabulary && shape.size() == 2 && shape[0] != *stated) return shape[0];
+    }
+  }
+  return std::nullopt;
+}
+
+/// The line about LoRA that nobody must miss.
+void say_what_became_of_lora(const Session& session, const std::vector<AdapterOutput>& written, const MapOptions& map) {
+  if (map.lora.adapters.empty()) return;
+  if (map.lora.what == LoraChoice::What::fold) {
+    session.log.line("LoRA was folded: the weights written are base + scale * B * A");
+  } else {
+    std::vector<std::string> folders;
+    for (const AdapterOutput& adapter : written) folders.push_back(adapter.folder + "/");
+    session.log.warning("LoRA was not folded: the weights written are those of the base model without it, and the adapter is in " +
+                        name_list(folders) + " (--lora fold folds it in)");
+  }
+}
+
+}  // namespace
+
+Layout lay_out(const Session& session, const Source& source, const Catalog& catalog, Mapping& mapping,
+               const std::vector<AdapterOutput>& adapters, const std::string& config_text, const MergeOptions& options, Output& output) {
+  return collectively(session.comm, "plan", [&] {
+    const OutputFormat& format = output_named(options.output_format);
+    Layout layout;
+    output.parameters = mapping.targets.targets.size();
+    if (output.parameters > 0) {
+      layout = format.lay_out(mapping.targets, {options.max_shard_bytes, config_text,
+                                                kept_split(source, catalog, mapping.targets, options.max_shard_bytes), mapping.block_by_target});
+      output.indexes = format.indexes(mapping.targets, layout);
+    }
+    append_adapters(adapters, mapping.targets, layout);
+    for (const AdapterOutput& adapter : adapters)
+      output.indexes.push_back({join_path(adapter.folder, "adapter_config.json"), adapter.config});
+    return layout;
+  });
+}
+
 Plan agree_on_plan(const Session& session, const Targets& targets, const Layout& layout, const TargetFolder& target,
                    const MergeOptions& options, const std::vector<Window>& done) {
   PlanOptions plan_options;
@@ -64,6 +129,8 @@ Plan agree_on_plan(const Session& session, const Targets& targets, const Layout&
   return plan;
 }
 
+namespace {
+
 MoveOptions move_options(const Session& session, const MergeOptions& options) {
   MoveOptions move;
   move.io = options.io;
@@ -75,14 +142,16 @@ MoveOptions move_options(const Session& session, const MergeOptions& options) {
   return move;
 }
 
-void require_enough_buffer(const Plan& plan, const MoveOptions& move) {
-  const std::uint64_t least = least_buffer_bytes(plan, move);
+}  // namespace
+
+void require_enough_buffer(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options) {
+  const MoveOptions move = move_options(session, options);
+  const std::uint64_t least = std::max(least_buffer_bytes(plan, move), least_computing_bytes(targets));
   if (move.buffer_bytes >= least) return;
   throw Error(ErrorCode::usage, "plan: --buffer-size " + std::to_string(move.buffer_bytes) + ": is too small for this plan; at least " +
                                     std::to_string(least) + " bytes are needed");
 }
 
-/// Collective. Moves, reads back, and returns what was done. Chunk records leave the catalog: from then on they are only with the owners.
 MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, Catalog& catalog, const Mapping& mapping,
                            const Plan& plan, const TargetFolder& target, const MergeOptions& options, Journal* journal, StepTimes& times) {
   times.enter("move");
@@ -109,6 +178,8 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   return report;
 }
 
+namespace {
+
 /// Says how much need not be written again.
 void say_what_is_done(const Session& session, const Resumed& resumed) {
   std::uint64_t bytes = 0;
@@ -117,21 +188,22 @@ void say_what_is_done(const Session& session, const Resumed& resumed) {
 }
 
 /// The names of all files of the model folder.
-std::vector<std::string> model_files(const Plan& plan, const Mapping& mapping, const std::vector<Asset>& assets,
-                                     const MergeOptions& options) {
+std::vector<std::string> model_files(const Output& output, const std::vector<Asset>& assets) {
   std::vector<std::string> names{"config.json"};
-  for (const OutputFile& file : plan.layout.files) names.push_back(file.name);
-  for (const SmallFile& file : output_named(options.output_format).indexes(mapping.targets, plan.layout)) names.push_back(file.name);
+  for (const OutputFile& file : output.plan.layout.files) names.push_back(file.name);
+  for (const SmallFile& file : output.indexes) names.push_back(file.name);
   for (const Asset& asset : assets) names.push_back(asset.name);
   return names;
 }
 
 /// Collective. The files beside config.json, listed by the rank that sees them; the same on every rank.
-std::vector<Asset> find_assets(const Session& session, const ConfigFolder& config) {
+std::vector<Asset> find_assets(const Session& session, const ConfigFolder& config, const std::vector<AdapterFolder>& adapters) {
   Bytes packed = collectively(session.comm, "assets", [&] {
     WireWriter out;
     if (session.comm.rank() != config.reader) return out.take();
-    for (const Asset& asset : list_assets(session.files, config.path)) {
+    std::vector<std::string> folders;
+    for (const AdapterFolder& adapter : adapters) folders.push_back(adapter.path);
+    for (const Asset& asset : with_tokenizer_of(session.files, list_assets(session.files, config.path), folders)) {
       out.text(asset.name);
       out.text(asset.path);
     }
@@ -145,22 +217,21 @@ std::vector<Asset> find_assets(const Session& session, const ConfigFolder& confi
   return assets;
 }
 
-void publish_model(const Session& session, const TargetFolder& target, const Plan& plan, const Mapping& mapping, const ConfigFolder& config,
-                   const std::vector<Asset>& assets, const MergeOptions& options) {
+void publish_model(const Session& session, const TargetFolder& target, const Output& output, const Mapping& mapping,
+                   const ConfigFolder& config, const std::vector<Asset>& assets, const MergeOptions& options) {
   session.log.line("Saving Hugging Face format model to " + printable(options.target_dir, 4096));
   collectively(session.comm, "publish", [&] { stop_if_signalled(limits_of(session, options.input)); });  // the last chance
-  std::vector<SmallFile> last = output_named(options.output_format).indexes(mapping.targets, plan.layout);
+  std::vector<SmallFile> last = output.indexes;
   last.push_back({"config.json", config.config.edited(mapping.edits)});
-  publish(session.comm, session.files, target, plan, assets, config.reader, last);
+  publish(session.comm, session.files, target, output.plan, assets, config.reader, last);
 }
 
-/// Prints the plan; returns it as JSON.
+}  // namespace
+
 std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options) {
   for (const std::string& line : dry_run_lines(targets, plan, limits_of(session, options.input).buffer_bytes)) session.log.line(line);
   return session.comm.rank() == 0 ? dry_run_json(targets, plan, limits_of(session, options.input).buffer_bytes) : "";
 }
-
-}  // namespace
 
 std::string merge(const Session& session, const MergeOptions& options) {
   const WorkLimits limits = limits_of(session, options.input);
@@ -175,6 +246,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   for (const std::string& folder : {config.path, options.like_dir, options.fill_missing_from}) {
     if (!folder.empty()) sources.push_back(folder);
   }
+  for (const AdapterFolder& adapter : options.adapters) sources.push_back(adapter.path);
   times.enter("target");
   const TargetFolder target = check_target_folder(session.comm, session.files, options.target_dir, sources,
                                                   options.overwrite || options.stage == 2, !options.dry_run);
@@ -182,7 +254,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
     session.log.line("note: " + printable(parent_path(target.path), 4096) + " is not seen on " + target.blind_hosts +
                      ": ranks there only read and send");
   times.enter("catalog");
-  const std::vector<Asset> assets = find_assets(session, config);
+  const std::vector<Asset> assets = find_assets(session, config, options.adapters);
   session.log.line("Merging parameters using " + std::to_string(options.input.threads) + " thread" +
                    (options.input.threads == 1 ? "" : "s") + " on " + std::to_string(session.comm.size()) + " rank" +
                    (session.comm.size() == 1 ? "" : "s"));
@@ -190,19 +262,32 @@ std::string merge(const Session& session, const MergeOptions& options) {
   FileCache files(session.files, input.source, limits);
   MapOptions map_options =
       complete_map_options(session, input.source, options.map, options.custom_mapping_path, options.like_dir, limits);
+  if (!options.adapters.empty()) map_options.lora.what = LoraChoice::What::fold;
   Catalog catalog = read_model_input(session, "catalog", files, input, config.config, map_options, options.fill_missing_from,
                                      options.input.cache_dir, limits);
+  const std::vector<AdapterOutput> adapters = settle_adapters(session, input, catalog, options, map_options);
   watch.extend();
   times.enter("map");
-  const Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
+  const auto vocabulary = new_vocabulary(catalog.tensors, map_options.lora, config.config);
+  if (vocabulary) config.config.override_number("vocab_size", *vocabulary);
+  Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
   if (!input.source.set_aside.empty()) session.log.line(line_of_set_aside(input.source));
   for (const std::string& note : mapping.notes) session.log.line(note);
+  set_factors(session, files, input.source, catalog, mapping);
+  if (vocabulary) {
+    mapping.edits.vocab_size = vocabulary;
+    session.log.line("The adapter has other embeddings than the base: vocab_size becomes " + std::to_string(*vocabulary));
+  }
+  say_what_became_of_lora(session, adapters, map_options);
   times.enter("plan");
-  const Plan plan = agree_on_plan(session, mapping.targets, lay_out(session, input.source, catalog, mapping, config, options), target, options, {});
-  require_enough_buffer(plan, move_options(session, options));
+  Output output;
+  const Layout layout = lay_out(session, input.source, catalog, mapping, adapters, config.config.edited(mapping.edits), options, output);
+  output.plan = agree_on_plan(session, mapping.targets, layout, target, options, {});
+  const Plan& plan = output.plan;
+  require_enough_buffer(session, mapping.targets, plan, options);
   if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
 
-  const std::vector<std::string> names = model_files(plan, mapping, assets, options);
+  const std::vector<std::string> names = model_files(output, assets);
   check_places(session.comm, session.files, target, names);
   check_report_path(session, options.report_path, target, names, sources);
   times.enter("target");
@@ -224,12 +309,12 @@ std::string merge(const Session& session, const MergeOptions& options) {
   moved.extents.insert(moved.extents.end(), resumed.extents.begin(), resumed.extents.end());
   times.enter("publish");
   watch.require_unchanged();
-  session.log.line("Successfully merged " + std::to_string(mapping.targets.targets.size()) + " parameters");
+  session.log.line("Successfully merged " + std::to_string(output.parameters) + " parameters");
   if (options.stage == 1) {
     end_stage_1(session.comm, session.files, target, plan);
     session.log.line("Stage 1 is in " + printable(target.partial, 4096) + "; run the same command with --stage 2 to complete it");
   } else {
-    publish_model(session, target, plan, mapping, config, assets, options);
+    publish_model(session, target, output, mapping, config, assets, options);
   }
   times.leave();
   const std::string result = report_merge(session, {options, input.source, catalog, mapping, plan, moved, target, times});

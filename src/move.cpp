@@ -28,6 +28,8 @@ constexpr std::uint64_t most_scratch_bytes = 512 * kibibyte;
 constexpr std::uint64_t least_thread_bytes = 256 * kibibyte;
 constexpr std::uint64_t least_step_bytes = 64 * kibibyte;
 constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
+// Where something is computed, this part of the budget is for it.
+constexpr std::uint64_t work_share = 4;
 // A step's share of the budget: two are made, one is received, two are sent, the rest is for the threads (rounds_budget).
 constexpr std::uint64_t steps_in_budget = 8;
 
@@ -51,26 +53,50 @@ std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions&) {
   return std::max(plan.step_bytes, least_step_bytes) * steps_in_budget;
 }
 
-Budget direct_budget(std::uint64_t buffer_bytes, int threads) {
+WorkNeeds work_needs(const Targets& targets) {
+  WorkNeeds needs;
+  for (const Target& target : targets.targets) {
+    if (!target.computation) continue;
+    needs.tile_bytes = std::max(needs.tile_bytes, tile_bytes(*target.computation));
+    needs.least_bytes = std::max(needs.least_bytes, least_work_bytes(target));
+  }
+  return needs;
+}
+
+std::uint64_t least_computing_bytes(const Targets& targets) {
+  const WorkNeeds needs = work_needs(targets);
+  return needs.least_bytes == 0 ? 0 : work_share * (needs.tile_bytes + needs.least_bytes);
+}
+
+Budget direct_budget(std::uint64_t buffer_bytes, int threads, const WorkNeeds& work) {
   Budget budget;
-  budget.threads = static_cast<std::size_t>(
-      std::clamp<std::uint64_t>(buffer_bytes / least_thread_bytes, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
-  const std::uint64_t each = buffer_bytes / budget.threads;
+  const std::uint64_t for_work = work.least_bytes == 0 ? 0 : buffer_bytes / work_share;
+  std::uint64_t most_threads = (buffer_bytes - for_work) / least_thread_bytes;
+  if (for_work > 0) most_threads = std::min(most_threads, for_work / (work.tile_bytes + work.least_bytes));
+  budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(most_threads, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
+  const std::uint64_t each = (buffer_bytes - for_work) / budget.threads;
   budget.scratch_bytes = std::min(most_scratch_bytes, each / 4);
   const std::uint64_t largest = std::min(most_piece_bytes, (each - budget.scratch_bytes) / 2);
-  budget.piece = {std::min(usual_piece_bytes, std::bit_floor(largest)), largest, budget.scratch_bytes};
+  const std::uint64_t work_each = for_work / budget.threads;
+  budget.piece = {std::min(usual_piece_bytes, std::bit_floor(largest)), largest, budget.scratch_bytes,
+                  work_each > work.tile_bytes ? work_each - work.tile_bytes : 0};
   return budget;
 }
 
-Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes) {
+Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes, const WorkNeeds& work) {
   Budget budget;
+  const std::uint64_t for_work = work.least_bytes == 0 ? 0 : buffer_bytes / work_share;
+  buffer_bytes -= for_work;
   const std::uint64_t left = buffer_bytes > 3 * step_bytes ? buffer_bytes - 3 * step_bytes : 0;
   budget.scratch_bytes = std::clamp<std::uint64_t>(step_bytes / 4, 64, most_scratch_bytes);
   const std::uint64_t each = budget.scratch_bytes + step_bytes;
-  budget.threads =
-      static_cast<std::size_t>(std::clamp<std::uint64_t>(left / 2 / each, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
-  budget.piece = {std::min(usual_round_piece_bytes, std::bit_floor(step_bytes)), step_bytes, budget.scratch_bytes};
+  std::uint64_t most_threads = left / 2 / each;
+  if (for_work > 0) most_threads = std::min(most_threads, for_work / 2 / std::max<std::uint64_t>(work.tile_bytes, 1));
+  budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(most_threads, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
   budget.send_bytes = left > budget.threads * each ? (left - budget.threads * each) / 2 : 0;
+  const std::uint64_t tiles = budget.threads * work.tile_bytes;
+  budget.work_bytes = for_work > tiles ? for_work - tiles : 0;
+  budget.piece = {std::min(usual_round_piece_bytes, std::bit_floor(step_bytes)), step_bytes, budget.scratch_bytes, budget.work_bytes};
   return budget;
 }
 
@@ -111,8 +137,9 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
                 const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const Assembler assembler(catalog.tensors, targets, plan, chunks);
-  MoveState state{comm, sources, source,      plan, assembler, target_files, folder, options, ExtentBook(plan, comm.rank()),
-                  {},   0,       std::nullopt};
+  MoveState state{
+      comm, sources, source,      plan, assembler, target_files, folder, options, work_needs(targets), ExtentBook(plan, comm.rank()),
+      {},   0,       std::nullopt};
   if (needs_rounds(plan, comm, options))
     move_in_rounds(state);
   else

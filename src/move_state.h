@@ -24,13 +24,21 @@ struct Budget {
   std::uint64_t scratch_bytes = 0;  ///< of each thread, for fetch()
   PieceSizes piece;                 ///< piece.most_bytes bounds the dense buffer of each thread too
   std::uint64_t send_bytes = 0;     ///< rounds: most that a reader sends in one round; there are two such buffers
+  std::uint64_t work_bytes = 0;     ///< rounds: most for the work areas of one round together
 };
 
+/// What computing needs besides: of each thread the tiles, and of each piece a work area of at least so much. 0 when nothing is computed.
+struct WorkNeeds {
+  std::uint64_t tile_bytes = 0;
+  std::uint64_t least_bytes = 0;
+};
+[[nodiscard]] WorkNeeds work_needs(const Targets& targets);
+
 /// Local, pure. For threads that each make and write pieces: scratch, dense and output buffer.
-[[nodiscard]] Budget direct_budget(std::uint64_t buffer_bytes, int threads);
+[[nodiscard]] Budget direct_budget(std::uint64_t buffer_bytes, int threads, const WorkNeeds& work = {});
 /// Local, pure. For rounds of `step_bytes`: two steps of output, one received, scratch and dense buffer of each thread, the rest for
 /// sending.
-[[nodiscard]] Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes);
+[[nodiscard]] Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes, const WorkNeeds& work = {});
 
 /// What is counted while threads work.
 struct Counters {
@@ -62,6 +70,7 @@ struct MoveState {
   FileSystem& target_files;
   const std::string& folder;
   const MoveOptions& options;
+  WorkNeeds work;
   ExtentBook book;
   Counters counters;
   double busy_seconds = 0;     ///< main thread only

@@ -96,7 +96,8 @@ std::vector<std::uint8_t> examine_partial(FileSystem& files, const TargetFolder&
   const bool is_same = command && *command == options.fingerprint;
   if (options.stage_2) {
     check_command(target.partial, command, options.fingerprint, "give the options of stage 1, or run --stage 1 again");
-    if (!files.status(join_path(target.partial, stage_1_file_name))) refuse(target.partial, "stage 1 did not end there; run --stage 1 again");
+    if (!files.status(join_path(target.partial, stage_1_file_name)))
+      refuse(target.partial, "stage 1 did not end there; run --stage 1 again");
     take_back_published(files, target, plan, options.fingerprint);
     check_left_files(files, target, plan);
     if (options.restart) remove_journals(files, target.partial, 2);
@@ -140,6 +141,7 @@ bool make_files(FileSystem& files, const TargetFolder& target, const Plan& plan,
   try {
     for (; number < found.size(); ++number) {
       const OutputFile& file = plan.layout.files[number];
+      if (file.name.find('/') != std::string::npos) files.make_folder(parent_path(partial_path(target, file)));
       const auto open = files.open_for_writing(partial_path(target, file), found[number] == 0);
       reserved = open->reserve(file.size_bytes) && reserved;  // of a file that was there, too: it may have holes
       if (found[number] == 0) open->write_at(0, std::as_bytes(std::span(file.header)));
@@ -209,7 +211,8 @@ void write_command(FileSystem& files, const std::string& folder, const std::stri
 
 void remove_marks(FileSystem& files, const std::string& target) {
   remove_journals(files, target, 0);
-  for (const std::string_view name : {stage_1_file_name, lock_file_name, complete_file_name, command_file_name}) files.remove_file(join_path(target, name));
+  for (const std::string_view name : {stage_1_file_name, lock_file_name, complete_file_name, command_file_name})
+    files.remove_file(join_path(target, name));
   files.sync_folder(target);
 }
 

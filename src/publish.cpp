@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view config_name = "config.json";
 constexpr std::string_view index_suffix = ".index.json";
 constexpr std::string_view template_folder = "additional_chat_templates";
+constexpr std::string_view adapter_folder = "lora_adapter";
 constexpr std::size_t copy_bytes = std::size_t{1} << 20;
 
 /// Small files are renamed from this, when they are what makes a folder loadable.
@@ -27,8 +28,10 @@ std::string growing(const std::string& name) {
 bool is_safe_name(const std::string& name) {
   const std::string_view file = base_name(name);
   const std::string_view folder = file.size() == name.size() ? "" : std::string_view(name).substr(0, name.size() - file.size() - 1);
-  return !file.empty() && file != "." && file != ".." && (folder.empty() || folder == template_folder) &&
-         name.find('\0') == std::string::npos;
+  // At most two folders down (adapters by name), none of them hidden or a way out.
+  const bool is_below = std::count(folder.begin(), folder.end(), '/') <= 1 && !folder.starts_with('/') && !folder.starts_with('.') &&
+                        folder.find("/.") == std::string_view::npos && folder.find("//") == std::string_view::npos;
+  return !file.empty() && file != "." && file != ".." && is_below && name.find('\0') == std::string::npos;
 }
 
 void copy_file(FileSystem& files, const std::string& from, const std::string& to) {
@@ -106,13 +109,25 @@ void send_assets(Comm& comm, FileSystem& files, const TargetFolder& target, cons
   }
 }
 
+/// The folder, and those in it that hold files of the model.
+void sync_folders(FileSystem& files, const std::string& folder, const Plan& plan, const Names& names) {
+  std::set<std::string> inner;
+  const auto add = [&](const std::string& name) {
+    if (name.find('/') != std::string::npos) inner.insert(parent_path(join_path(folder, name)));
+  };
+  for (const OutputFile& file : plan.layout.files) add(file.name);
+  for (const auto* list : {&names.beside, &names.last})
+    for (const std::string& name : *list) add(name);
+  for (const std::string& path : inner) files.sync_folder(path);
+  files.sync_folder(folder);
+}
+
 void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
   for (const OutputFile& file : plan.layout.files) {
     files.rename(join_path(target.partial, partial_name(file)), join_path(target.partial, file.name));
   }
   for (const std::string& name : names.last) files.rename(join_path(target.partial, growing(name)), join_path(target.partial, name));
-  const std::string templates = join_path(target.partial, template_folder);
-  if (files.status(templates)) files.sync_folder(templates);
+  sync_folders(files, target.partial, plan, names);
   write_small_file(files, join_path(target.partial, complete_file_name), "");
   files.sync_folder(target.partial);
   files.rename(target.partial, target.path);
@@ -127,7 +142,7 @@ std::vector<std::string> old_files(FileSystem& files, const std::string& folder)
     const std::string path = join_path(folder, entry.name);
     if (entry.status.kind != FileKind::folder) {
       if (is_our_kind(entry.name)) names.push_back(entry.name);
-    } else if (entry.name == template_folder && files.canonical(path) == path) {  // a link to a folder is not entered
+    } else if ((entry.name == template_folder || entry.name == adapter_folder) && files.canonical(path) == path) {  // no link is entered
       for (const FolderEntry& inner : files.list(path)) {
         const std::string name = join_path(entry.name, inner.name);
         if (inner.status.kind != FileKind::folder && is_our_kind(name)) names.push_back(name);
@@ -160,8 +175,7 @@ void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, 
   for (const std::string& name : names.beside) move(name, name);
   files.sync_folder(target.path);
   for (const std::string& name : names.last) move(growing(name), name);
-  const std::string templates = join_path(target.path, template_folder);
-  if (files.status(templates)) files.sync_folder(templates);
+  sync_folders(files, target.path, plan, names);
   write_small_file(files, join_path(target.path, complete_file_name), "");
   files.sync_folder(target.path);
   remove_partial(files, target.partial);
@@ -222,7 +236,11 @@ void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Pl
   if (!target.writes(asset_reader)) send_assets(comm, files, target, assets, asset_reader, names);
   collectively(comm, "publish", [&] {
     if (comm.rank() != target.leader) return;
-    for (const SmallFile& file : last_files) write_small_file(files, join_path(target.partial, growing(file.name)), file.content);
+    for (const SmallFile& file : last_files) {
+      const std::string path = join_path(target.partial, growing(file.name));
+      files.make_folder(parent_path(path));
+      write_small_file(files, path, file.content);
+    }
     if (target.existed) {
       move_into(files, target, plan, names);
     } else {

@@ -69,10 +69,7 @@ std::vector<std::string> file_digests(const Session& session, const MergeFacts& 
 ordered_json source_tensors(const MergeFacts& facts) {
   std::vector<std::vector<std::string>> uses(facts.catalog.tensors.size());
   for (const Target& target : facts.mapping.targets.targets) {
-    for (const Term& term : target.terms) {
-      std::vector<std::string>& names = uses[term.source];
-      if (names.empty() || names.back() != target.name) names.push_back(target.name);
-    }
+    for (const TensorId source : sources_of(target)) uses[source].push_back(target.name);
   }
   std::map<std::string, std::string> reasons;
   for (const Unused& unused : facts.mapping.targets.unused) reasons[unused.name] = unused.reason;
@@ -102,7 +99,7 @@ ordered_json output_tensors(const MergeFacts& facts) {
   for (const PlacedTarget& placed : facts.plan.layout.placed) {
     const Target& target = facts.mapping.targets.targets[placed.target];
     std::set<std::string> from;
-    for (const Term& term : target.terms) from.insert(facts.catalog.tensors[term.source].name);
+    for (const TensorId source : sources_of(target)) from.insert(facts.catalog.tensors[source].name);
     list.push_back({{"name", target.name},
                     {"dtype", info(target.dtype).name},
                     {"shape", shape_json(target.shape)},
@@ -122,6 +119,7 @@ ordered_json full_report(const MergeFacts& facts, const std::vector<std::string>
   report["source_tensors"] = source_tensors(facts);
   report["tensors"] = output_tensors(facts);
   report["filled"] = facts.mapping.filled;
+  if (!facts.modules.empty()) report["modules"] = ordered_json::parse(facts.modules);
   for (std::size_t i = 0; i < facts.plan.layout.files.size(); ++i) {
     const OutputFile& file = facts.plan.layout.files[i];
     report["output_files"].push_back({{"name", file.name}, {"bytes", file.size_bytes}, {"sha256", digests[i]}});
@@ -155,7 +153,7 @@ ordered_json rank_json(const RankFigures& figures, std::size_t rank) {
 }
 
 ordered_json summary(const MergeFacts& facts, const std::vector<RankFigures>& figures) {
-  ordered_json result{{"command", "merge"},
+  ordered_json result{{"command", facts.options.command},
                       {"format", facts.source.format},
                       {"world_size", facts.source.world_size},
                       {"target", facts.options.target_dir},
@@ -164,6 +162,7 @@ ordered_json summary(const MergeFacts& facts, const std::vector<RankFigures>& fi
   result["filled"] = facts.mapping.filled;
   result["warnings"] = facts.mapping.warnings;
   result["verified"] = facts.options.verify;
+  if (!facts.modules.empty()) result["modules"] = ordered_json::parse(facts.modules);
   std::uint64_t bytes = 0;
   for (const RankFigures& rank : figures) bytes += rank.written_bytes;
   const double seconds = seconds_of(facts.times.total_ns());

@@ -19,7 +19,8 @@ struct MergeFacts {
   const Plan& plan;
   const MoveReport& moved;  ///< of this rank
   const TargetFolder& target;
-  const StepTimes& times;  ///< of this rank
+  const StepTimes& times;    ///< of this rank
+  std::string modules = {};  ///< JSON: what an extraction says of each module; "": nothing
 };
 
 /// Collective, before anything is written. Throws Error(usage) when the report would replace a file of `sources` (folders) or of the model

@@ -105,12 +105,15 @@ class Wave {
     state_.keep(workers_.wait());
   }
 
-  void read_local_copies(const Round::Part& part, std::span<std::byte> output, Buffers& buffers) {
+  void read_local_copies(Round::Part& part, std::span<std::byte> output, Buffers& buffers) {
     const Stopwatch watch(state_.counters.read_ns);
-    clear_gaps(part.piece.copies, output);
-    for (std::size_t c = 0; c < part.piece.copies.size(); ++c)
+    part.work.resize(part.piece.calculation.work_bytes);
+    if (part.piece.calculation.target == nullptr) clear_gaps(part.piece.copies, output);
+    for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
+      const Copy& copy = part.piece.copies[c];
       if (part.received_at[c] == not_received)
-        state_.counters.read_bytes += read_copy(state_.sources, part.piece.copies[c], output, buffers).bytes;
+        state_.counters.read_bytes += read_copy(state_.sources, copy, copy.to_work ? std::span(part.work) : output, buffers).bytes;
+    }
   }
 
   static std::span<std::byte> output_of(const Round& round, const Round::Part& part, Bytes& data) {
@@ -132,7 +135,7 @@ class Wave {
         Round::Part& part = made.parts[task - writes];
         const std::span<std::byte> output = output_of(made, part, made_data);
         read_local_copies(part, output, buffers_[worker]);
-        if (!waits_for_others(part)) note_made(part, output);  // while the bytes are in this core's cache
+        if (!waits_for_others(part)) note_made(part, output, buffers_[worker]);  // while the bytes are in this core's cache
       } else {
         read_item(next.items[task - writes - reads], sent, buffers_[worker]);
       }
@@ -143,7 +146,10 @@ class Wave {
     return std::any_of(part.received_at.begin(), part.received_at.end(), [](std::uint64_t at) { return at != not_received; });
   }
 
-  void note_made(Round::Part& part, std::span<const std::byte> output) {
+  /// All that a part is made from is at hand.
+  void note_made(Round::Part& part, std::span<std::byte> output, Buffers& buffers) {
+    if (part.piece.calculation.target != nullptr) compute(part.piece.calculation, output, part.work, buffers.tiles);
+    part.work = {};
     part.crc32c = crc32c(output);
     state_.book.add(part.piece.file, part.piece.begin, part.piece.end, part.crc32c);
   }
@@ -151,16 +157,17 @@ class Wave {
   /// Puts what was received where it belongs, and notes the checksums.
   void finish(Round& made, Bytes& data) {
     if (state_.error) return;
-    workers_.start(made.parts.size(), [&](std::size_t, std::size_t task) {
+    workers_.start(made.parts.size(), [&](std::size_t worker, std::size_t task) {
       Round::Part& part = made.parts[task];
       if (!waits_for_others(part)) return;
       const std::span<std::byte> output = output_of(made, part, data);
       for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
         const Copy& copy = part.piece.copies[c];
         if (part.received_at[c] != not_received)
-          place(copy, std::span(received_).subspan(part.received_at[c], dense_bytes(copy.slice)), output);
+          place(copy, std::span(received_).subspan(part.received_at[c], dense_bytes(copy.slice)),
+                copy.to_work ? std::span(part.work) : output);
       }
-      note_made(part, output);
+      note_made(part, output, buffers_[worker]);
     });
     state_.keep(workers_.wait());
   }
@@ -186,8 +193,13 @@ class RoundsMove {
   /// Collective. Returns the signal that ended it, or 0.
   int move_wave(std::uint32_t wave) {
     while (true) {
-      const Budget budget = rounds_budget(state_.options.buffer_bytes, state_.options.threads, plan_.step_bytes);
+      const Budget budget = rounds_budget(state_.options.buffer_bytes, state_.options.threads, plan_.step_bytes, state_.work);
       const WavePlan wave_plan(state_, plan_, wave, readers_, budget);
+      const auto work = collectively(state_.comm, "move", [&] { return wave_plan.largest_work(); });
+      if (const std::uint64_t most = state_.comm.reduce_all(work, Reduction::max); most > budget.work_bytes) {
+        shorten_steps(budget.work_bytes, most);
+        continue;
+      }
       std::vector<Bytes> wanted(static_cast<std::size_t>(state_.comm.size()));
       if (!readers_.empty()) wanted = collectively(state_.comm, "move", [&] { return wave_plan.wanted(); });
       Exchange exchange(state_.comm, std::move(wanted));
@@ -204,13 +216,14 @@ class RoundsMove {
   }
 
  private:
-  /// The same on every rank.
+  /// The same on every rank. Steps with `largest` bytes of something are to be so short that it is at most `limit`.
   void shorten_steps(std::uint64_t limit, std::uint64_t largest) {
     constexpr std::uint64_t shortest = 64;
-    if (plan_.step_bytes <= shortest) {
+    if (plan_.step_bytes <= shortest || limit == 0) {
       throw Error(ErrorCode::usage, "--buffer-size " + std::to_string(state_.options.buffer_bytes) + ": is too small for " +
                                         std::to_string(state_.comm.size()) + " ranks; at least " +
-                                        std::to_string(state_.options.buffer_bytes / limit * largest) + " bytes are needed");
+                                        std::to_string(state_.options.buffer_bytes / std::max<std::uint64_t>(limit, 1) * largest) +
+                                        " bytes are needed");
     }
     const auto scaled =
         static_cast<std::uint64_t>(static_cast<double>(plan_.step_bytes) * static_cast<double>(limit) / static_cast<double>(largest));

@@ -57,6 +57,7 @@ class Selector {
       const Target& target = targets_.targets[placed.target];
       // A run holds most of its targets whole, and then every record of their sources is needed; of the first and the last one it may have
       // only some rows.
+      if (target.computation) add_factors(*target.computation, numbers);
       if (end - begin == placed.size_bytes) {
         for (const Term& term : target.terms)
           for (const Chunk& chunk : index_.of(term.source)) numbers.push_back(number_of(chunk));
@@ -64,6 +65,17 @@ class Selector {
         const std::uint64_t size = info(target.dtype).size_bytes;
         add_elements(target, (begin - placed.position) / size, (end - placed.position + size - 1) / size, numbers);
       }
+    }
+  }
+
+  /// All records of what is multiplied and added: of a stack of experts more than a run may need, but they are few.
+  void add_factors(const Computation& computation, std::vector<std::uint64_t>& numbers) {
+    const auto add = [&](const Factor& factor) {
+      for (const Chunk& chunk : index_.of(factor.term.source)) numbers.push_back(number_of(chunk));
+    };
+    for (const Addend& addend : computation.addends) {
+      add(addend.left);
+      if (addend.right) add(*addend.right);
     }
   }
 

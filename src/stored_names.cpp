@@ -28,7 +28,7 @@ class Cleaner {
   NamedTensors run() {
     for (TensorId id = 0; id < context_.table.size(); ++id) sort_out(id);
     require_one_section();
-    refuse_adapters();
+    require_base_weights();
     sort_as_saved(context_, named_.tensors);
     add_notes();
     return std::move(named_);
@@ -41,6 +41,12 @@ class Cleaner {
     if (is_dropped(row.name, clean)) {
       if (row.origin == 0) dropped_.push_back(row.name);
       return leave_out(row, "dropped by --drop");
+    }
+    if (const auto left = context_.adapters.left_out.find(id); left != context_.adapters.left_out.end())
+      return leave_out(row, left->second);
+    if (const auto name = context_.adapters.names.find(id); name != context_.adapters.names.end()) {
+      named_.tensors.push_back({id, name->second});
+      return;
     }
     if (is_lora(clean) || (has_adapters_ && is_saved_module(clean))) {
       if (row.origin == 0) adapters_.push_back(row.name);
@@ -100,19 +106,22 @@ class Cleaner {
                        [&](const LeftOut& one) { return (!one.rank || *one.rank == shape.size()) && glob_matches(one.pattern, name); });
   }
 
-  void refuse_adapters() const {
-    if (adapters_.empty()) return;
+  void require_base_weights() const {
+    if (adapters_.empty() && context_.adapters.left_out.empty()) return;
     if (named_.tensors.empty()) {
+      std::vector<std::string> names = adapters_;
+      for (const auto& [id, reason] : context_.adapters.left_out) names.push_back(context_.table[id].name);
+      std::sort(names.begin(), names.end());
       throw Error(ErrorCode::bad_input,
-                  name_list(adapters_) + ": LoRA tensors and no base weights; give the base model's folder with --fill-missing-from");
+                  name_list(names) + ": LoRA tensors and no base weights; give the base model's folder with --fill-missing-from");
     }
-    if (context_.options.drop_lora) return;
-    throw Error(ErrorCode::unsupported,
-                name_list(adapters_) + ": " + count_of(adapters_.size(), "LoRA tensor") +
-                    " in the checkpoint, which this version neither extracts nor folds; leave them out with --lora drop");
+    if (adapters_.empty() || context_.options.lora.what == LoraChoice::What::drop) return;
+    throw Error(ErrorCode::unsupported, name_list(adapters_) + ": " + count_of(adapters_.size(), "LoRA tensor") +
+                                            " that belong to no adapter that is extracted or folded; leave them out with --lora drop");
   }
 
   void add_notes() {
+    for (const std::string& note : context_.adapters.notes) named_.notes.push_back(note);
     if (!adapters_.empty())
       named_.notes.push_back("Dropped " + count_of(adapters_.size(), "LoRA tensor") + "; the base weights are written");
     if (!dropped_.empty()) named_.notes.push_back("Dropped " + count_of(dropped_.size(), "tensor") + " by --drop: " + name_list(dropped_));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 namespace unshard {
 namespace {
@@ -41,7 +42,7 @@ struct Range {
 /// Walks one term within one box.
 class Expansion {
  public:
-  Expansion(const Target& target, const Term& term, const Box& box, const std::function<void(const Part&)>& part)
+  Expansion(const Shape& shape, const Term& term, const Box& box, const std::function<void(const Part&)>& part)
       : term_(term), box_(box), emit_(part), source_at_(term.source_start), target_at_(term.target_start) {
     free_.fill(no_axis);
     std::array<bool, max_rank> source_taken{};
@@ -60,7 +61,7 @@ class Expansion {
       loops_.push_back(axes[i]);
     }
     axes_ = axes;
-    rank_ = target.shape.size();
+    rank_ = shape.size();
   }
 
   void run() { walk(0); }
@@ -163,10 +164,33 @@ Term copy_of(TensorId source, const Shape& shape) {
   return term;
 }
 
-void for_each_part(const Target& target, const Box& box, const std::function<void(const Part&)>& part) {
-  for (const Term& term : target.terms) {
-    if (may_meet(term, box)) Expansion(target, term, box, part).run();
+std::vector<TensorId> sources_of(const Target& target) {
+  std::set<TensorId> sources;
+  for (const Term& term : target.terms) sources.insert(term.source);
+  if (target.computation) {
+    for (const Addend& addend : target.computation->addends) {
+      sources.insert(addend.left.term.source);
+      if (addend.right) sources.insert(addend.right->term.source);
+    }
   }
+  return {sources.begin(), sources.end()};
+}
+
+MatrixShape matrix_of(const Shape& shape) {
+  MatrixShape matrix;
+  for (std::size_t d = 0; d + 1 < shape.size(); ++d) matrix.rows *= shape[d];
+  if (!shape.empty()) matrix.columns = shape[shape.size() - 1];
+  return matrix;
+}
+
+void for_each_part(const Shape& shape, const std::vector<Term>& terms, const Box& box, const std::function<void(const Part&)>& part) {
+  for (const Term& term : terms) {
+    if (may_meet(term, box)) Expansion(shape, term, box, part).run();
+  }
+}
+
+void for_each_part(const Target& target, const Box& box, const std::function<void(const Part&)>& part) {
+  for_each_part(target.shape, target.terms, box, part);
 }
 
 }  // namespace unshard

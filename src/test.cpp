@@ -74,6 +74,7 @@ std::unique_ptr<Model> model_from_shards(const Session& session, const TestOptio
   model->catalog = read_model_input(session, "merged", *model->files, model->input, *model->config, map, options.fill_missing_from,
                                     options.input.cache_dir, limits);
   require_tensors("merged", model->catalog, options.input.local_dirs.front());
+  map.lora.what = LoraChoice::What::drop;  // the weights that a merge writes by default are those of the base
   Mapping mapping = make_mapping(session, *model->files, model->catalog, *model->config, map);
   for (const std::string& note : mapping.notes) session.log.detail(note);
   model->targets = std::move(mapping.targets);
@@ -88,6 +89,7 @@ std::string tied_head(const Session& session, const Model& model, const Model& o
   MapOptions options;
   take_names_and_facts(options, model.input.source, model.catalog);
   options.dtype.kind = DTypeChoice::Kind::keep;
+  options.lora.what = LoraChoice::What::drop;
   const auto question = collectively(session.comm, "map", [&] { return tie_question(model.catalog.tensors, *config, options); });
   return settle_tie(session, *model.files, model.catalog, question) == TieAnswer::equal ? model.catalog.tensors[question->head].name : "";
 }

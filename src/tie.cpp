@@ -18,18 +18,49 @@ std::optional<TensorId> copied_tensor(const MapContext& context, const Target& t
 
 }  // namespace
 
-Tie find_tie(const MapContext& context, const Published& published) {
-  Tie tie;
+namespace {
+
+bool tied_by_config(const MapContext& context) {
   const auto flag = context.config.flag("tie_word_embeddings");
   if (!flag && context.config.has("tie_word_embeddings")) {
-    throw Error(ErrorCode::bad_input, printable(context.config.path(), 4096) + ": tie_word_embeddings is neither true nor false; correct it");
+    throw Error(ErrorCode::bad_input,
+                printable(context.config.path(), 4096) + ": tie_word_embeddings is neither true nor false; correct it");
   }
-  tie.by_config = flag ? *flag : context.family.tied_by_default.value_or(false);
+  return flag ? *flag : context.family.tied_by_default.value_or(false);
+}
+
+/// An adapter changed one of the two: both are written.
+void untie(const MapContext& context, const Tie& tie, Published& published, Mapping& mapping) {
+  if (context.options.tie_word_embedding) {
+    throw Error(ErrorCode::bad_input, tie.head_name +
+                                          ": differs from the embedding once the adapter is folded, but --tie-word-embedding says "
+                                          "that it is the same; leave the option out");
+  }
+  if (tie.head == nullptr) {
+    Target head = *tie.embedding;
+    head.name = tie.head_name;
+    published.add(std::move(head), false);
+  }
+  mapping.edits.tie_word_embeddings = false;
+  mapping.warnings.push_back("The adapter changes only one of " + tie.head_name +
+                             " and the embedding, which config.json ties: both are written and tie_word_embeddings becomes false");
+}
+
+}  // namespace
+
+bool is_tied(const MapContext& context) {
+  return tied_by_config(context) || context.options.tie_word_embedding;
+}
+
+Tie find_tie(const MapContext& context, const Published& published) {
+  Tie tie;
+  tie.by_config = tied_by_config(context);
   tie.tied = tie.by_config || context.options.tie_word_embedding;
   for (const auto& [head, embedding] : context.family.ties) {
     const Target* found_head = published.find(head);
     const Target* found_embedding = published.find(embedding);
     if (found_embedding == nullptr) continue;
+    tie.head_name = head;
     tie.head = found_head;
     tie.embedding = found_embedding;
     break;
@@ -38,13 +69,15 @@ Tie find_tie(const MapContext& context, const Published& published) {
 }
 
 bool needs_comparison(const MapContext& context, const Tie& tie) {
-  if (!tie.tied || tie.head == nullptr || tie.embedding == nullptr || !(tie.head->shape == tie.embedding->shape)) return false;
+  if (context.adapters.unties || !tie.tied || tie.head == nullptr || tie.embedding == nullptr || !(tie.head->shape == tie.embedding->shape))
+    return false;
   return copied_tensor(context, *tie.head) && copied_tensor(context, *tie.embedding);
 }
 
 void settle_tie(const MapContext& context, TieAnswer answer, Published& published, Mapping& mapping) {
   const Tie tie = find_tie(context, published);
   if (!tie.tied) return;
+  if (context.adapters.unties && tie.embedding != nullptr) return untie(context, tie, published, mapping);
   if (tie.head == nullptr || tie.embedding == nullptr) {
     if (context.options.tie_word_embedding && !tie.by_config) mapping.edits.tie_word_embeddings = true;
     return;

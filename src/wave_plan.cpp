@@ -25,10 +25,21 @@ Round WavePlan::round(std::uint64_t number) const {
   round.step = steps_[number];
   for (std::uint64_t at = round.step.begin; at < round.step.end; at = round.parts.back().piece.end) {
     const std::uint64_t end = std::min(round.step.end, state_.book.end_of(round.step.file, at));
-    round.parts.push_back({next_piece(state_.assembler, round.step.file, at, end, budget_.piece), {}});
+    round.parts.push_back({next_piece(state_.assembler, round.step.file, at, end, budget_.piece), {}, {}});
   }
   place_messages(round);
   return round;
+}
+
+std::uint64_t WavePlan::largest_work() const {
+  std::uint64_t largest = 0;
+  if (state_.work.least_bytes == 0) return largest;
+  for (std::uint64_t number = 0; number < steps_.size(); ++number) {
+    std::uint64_t bytes = 0;
+    for (const Round::Part& part : round(number).parts) bytes += part.piece.calculation.work_bytes;
+    largest = std::max(largest, bytes);
+  }
+  return largest;
 }
 
 std::vector<Bytes> WavePlan::wanted() const {

@@ -14,7 +14,8 @@ struct Round {
   struct Part {
     OutputPiece piece;
     std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive, or `not_received`
-    std::uint32_t crc32c = 0;  ///< once it is made
+    std::uint32_t crc32c = 0;                ///< once it is made
+    Bytes work;                              ///< the work area of a computed piece, from reading until it is computed
   };
   std::vector<Part> parts;
   std::vector<std::uint64_t> incoming;  ///< bytes from each rank
@@ -33,6 +34,9 @@ class WavePlan {
 
   /// Local, pure. What this rank makes in round `number`. The same after a failure: the messages of a round do not depend on it.
   [[nodiscard]] Round round(std::uint64_t number) const;
+
+  /// Local. The most that the work areas of one round take together.
+  [[nodiscard]] std::uint64_t largest_work() const;
 
   /// Local. The lists of all rounds for each reader (exchange.h).
   [[nodiscard]] std::vector<Bytes> wanted() const;

@@ -1,6 +1,6 @@
 # One ctest entry per case of the groups that work today, and the merged folders loaded in transformers. Included by tests/CMakeLists.txt.
 file(GLOB cases CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/cases cases/fsdp/*/case.json cases/hf/*/case.json cases/megatron/*/case.json
-  cases/hostile/*/case.json  cases/dcp/*/case.json cases/accelerate/*/case.json)
+  cases/lora/*/case.json cases/hostile/*/case.json  cases/dcp/*/case.json cases/accelerate/*/case.json)
 set(runner ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/cases/run_cases.py --unshard $<TARGET_FILE:unshard> --mpirun "${MPIEXEC_EXECUTABLE} --oversubscribe" --timeout 120)
 
 # unshard_case(<entry> <group>/<case> <arguments of the runner>…)
@@ -34,4 +34,7 @@ if(NOT UNSHARD_SANITIZE)
     COMMAND ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/models/load_in_transformers.py --unshard $<TARGET_FILE:unshard> --cases ${CMAKE_CURRENT_SOURCE_DIR}/cases)
   add_test(NAME models.round_trip COMMAND ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/models/round_trip.py --unshard $<TARGET_FILE:unshard>)
   set_tests_properties(models.load_in_transformers models.round_trip PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+  add_test(NAME models.lora_against_peft
+    COMMAND ${UNSHARD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/models/lora_against_peft.py --unshard $<TARGET_FILE:unshard>)
+  set_tests_properties(models.lora_against_peft PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "unshard/tensor.h"
 
@@ -32,6 +34,13 @@ struct Tolerance {
   double rtol = 1e-5;
 };
 
+/// left · right approximates a matrix: left is rows × rank, right rank × columns; each has a square root of the singular values.
+struct LowRank {
+  std::vector<float> left, right;
+  double square_norm = 0;  ///< of the matrix: the sum of its squared elements
+  double captured = 0;     ///< of left · right: the sum of the squared singular values that were kept
+};
+
 class Arithmetic {
  public:
   /// compare() goes through longer lists in slices of so many elements, and takes at most so much memory for them.
@@ -44,6 +53,16 @@ class Arithmetic {
   /// others.
   [[nodiscard]] virtual Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype,
                                            Tolerance tolerance, bool like_dtype) const = 0;
+  /// Local. Thread-safe. product = scale * (left · right), where left has `rows` rows of `inner` numbers, right `inner` rows, and both
+  /// follow one another without gaps. The sum of products and the scaled one are each rounded to fp32. The last bit may depend on `rows`
+  /// and on the columns: the caller takes the same ones whatever his buffers (unshard/targets.h, Computation).
+  virtual void multiply(std::span<const float> left, std::span<const float> right, std::uint64_t rows, std::uint64_t inner, float scale,
+                        std::span<float> product) const = 0;
+  /// Local. The best approximation of rank `rank` (at most the smaller of rows and columns) of a matrix: exact for small ones, by random
+  /// projection (always the same) for large ones. `read` fills whole rows from `first_row` on, and is asked for the same rows several
+  /// times. Needs memory for about (rows + columns) * 3 * rank numbers, and for small matrices for a few copies.
+  [[nodiscard]] virtual LowRank approximate(std::uint64_t rows, std::uint64_t columns, std::uint64_t rank,
+                                            const std::function<void(std::uint64_t first_row, std::span<float> block)>& read) const = 0;
   /// Local. The version of LibTorch.
   [[nodiscard]] virtual const char* version() const = 0;
 };

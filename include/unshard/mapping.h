@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "unshard/catalog.h"
+#include "unshard/lora.h"
 #include "unshard/targets.h"
 
 namespace unshard {
@@ -66,12 +67,18 @@ struct LikeFolder {
   std::vector<TensorRow> tensors;
 };
 
+/// What becomes of LoRA tensors.
+struct LoraChoice {
+  enum class What : std::uint8_t { extract, fold, drop } what = What::extract;
+  std::vector<AdapterUse> adapters;  ///< those among the tensors, with their settings (not needed for drop)
+};
+
 struct MapOptions {
   std::string model_type;  ///< --model-type, else ""
   DTypeChoice dtype;
   bool tie_word_embedding = false;
   bool is_value_model = false;
-  bool drop_lora = false;
+  LoraChoice lora;
   std::string custom_mapping;  ///< the JSON text; "" without one
   std::string custom_mapping_path;
   std::vector<std::string> allow_missing, drop;  ///< globs
@@ -91,6 +98,13 @@ struct TieQuestion {
 };
 enum class TieAnswer : std::uint8_t { not_asked, equal, different };
 
+/// A target that DoRA rescales: by its magnitudes and by norms that are yet to be computed.
+struct Decomposition {
+  std::size_t target = 0;  ///< number in Targets::targets
+  TensorId magnitude = 0;
+  bool of_columns = false;
+};
+
 /// What mapping decided.
 struct Mapping {
   Targets targets;
@@ -101,6 +115,7 @@ struct Mapping {
   /// By target: those of one number (not 0) are views of one tensor when transformers saves them, so that it keeps them in one file. Empty:
   /// none.
   std::vector<std::uint32_t> block_by_target;
+  std::vector<Decomposition> decompositions;
 };
 
 /// Local, pure. What the user and the model's family say of Megatron's names, for the format that must place such tensors. Throws as
@@ -112,7 +127,8 @@ struct Mapping {
                                                       const MapOptions& options);
 
 /// Local, pure, deterministic. Throws Error(bad_input) with names: missing tensors, colliding names, shapes that contradict config.json, a
-/// flag that contradicts the checkpoint; Error(unsupported): LoRA tensors without --lora drop, unknown element types.
+/// flag that contradicts the checkpoint, adapters whose modules are not there; Error(unsupported): adapters that can't be folded, unknown
+/// element types.
 [[nodiscard]] Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options, TieAnswer tie);
 
 /// Local, pure. `name` without what wrappers put into it: `_orig_mod`, `_fsdp_wrapped_module`, `_checkpoint_wrapped_module`, `_fpw_module`

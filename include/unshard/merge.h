@@ -27,8 +27,17 @@ struct InputOptions {
   bool low_cpu_mem_usage = false;  ///< at most 64 MiB of buffers, one step in flight
 };
 
+/// An adapter folder that is folded into the model, `weight` times.
+struct AdapterFolder {
+  std::string path;
+  double weight = 1;
+};
+
 struct MergeOptions {
+  std::string command = "merge";  ///< for the report
   InputOptions input;
+  std::vector<AdapterFolder> adapters;
+  std::optional<double> lora_alpha;  ///< of adapters inside the checkpoint, where it does not say
   std::string target_dir;
   std::string hf_config;  ///< --hf-config, else found
   MapOptions map;
@@ -48,13 +57,29 @@ struct MergeOptions {
   std::string report_path;
 };
 
+/// The base model is merge.input, a Hugging Face folder; merge.adapters have the folders, weights are set by the method.
+struct MergeLoraOptions {
+  enum class Method : std::uint8_t { concat, average, weighted } method = Method::concat;
+  MergeOptions merge;
+  std::vector<double> weights;  ///< --adapter-weights
+  bool writes_adapter = false;  ///< --output adapter
+};
+
+/// Adapters inside a checkpoint (merge.input), or (finetuned) the difference of two model folders as one.
+struct ExtractLoraOptions {
+  MergeOptions merge;      ///< input, target, dtype, how to write; lora_alpha
+  std::string base_model;  ///< named in adapter_config.json; with `finetuned` the folder of the base model
+  std::string finetuned;
+  std::uint64_t rank = 0;
+};
+
 struct CheckOptions {
   InputOptions input;
   bool deep = false;
 };
 
 struct TestOptions {
-  InputOptions input;      ///< local_dirs: straight from shards; empty: merged_dir
+  InputOptions input;  ///< local_dirs: straight from shards; empty: merged_dir
   std::string merged_dir;
   std::string test_hf_dir;
   std::string base_dir;    ///< --base: how much the merged side differs from this model; "": not asked
@@ -88,6 +113,8 @@ struct TestResult {
 
 /// Returns the JSON result.
 std::string merge(const Session& session, const MergeOptions& options);
+std::string merge_lora(const Session& session, const MergeLoraOptions& options);
+std::string extract_lora(const Session& session, const ExtractLoraOptions& options);
 CheckResult check(const Session& session, const CheckOptions& options);
 TestResult test(const Session& session, const TestOptions& options);
 /// Prints (or, `json`, returns) everything that `path` holds; a file or a folder of any format.

@@ -26,6 +26,10 @@ struct Asset {
 /// generation_config.json that is no JSON object.
 [[nodiscard]] std::vector<Asset> list_assets(FileSystem& files, const std::string& config_folder);
 
+/// Local. `assets` with the tokenizer (and chat template) of the last of `folders` that has one, in place of their own. Throws like
+/// list_assets.
+[[nodiscard]] std::vector<Asset> with_tokenizer_of(FileSystem& files, std::vector<Asset> assets, const std::vector<std::string>& folders);
+
 /// Local. Whether a file of this name is of a kind that a merge writes or copies, so that --overwrite removes it.
 [[nodiscard]] bool is_our_kind(const std::string& name);
 
@@ -70,11 +74,11 @@ struct OpenedPartial {
   bool is_published = false;        ///< an earlier run of the command was killed when all was done: the target is complete
 };
 
-/// Collective. Makes the partial folder (parents too), or finds it again, takes its lock, and sees to it that it holds the plan's files with
-/// their final sizes and headers, named by partial_name. Files that the same command left stay as they are (also those that it was about to
-/// publish); everything else in the folder, but for journals, goes. Error(usage): another run that lives has the folder (naming its host,
-/// process and Slurm job); it belongs to another command, or this program didn't make it. Error(no_space) with both numbers when the files
-/// don't fit, Error(io) naming the hosts that don't see the folder.
+/// Collective. Makes the partial folder (parents too), or finds it again, takes its lock, and sees to it that it holds the plan's files
+/// with their final sizes and headers, named by partial_name. Files that the same command left stay as they are (also those that it was
+/// about to publish); everything else in the folder, but for journals, goes. Error(usage): another run that lives has the folder (naming
+/// its host, process and Slurm job); it belongs to another command, or this program didn't make it. Error(no_space) with both numbers when
+/// the files don't fit, Error(io) naming the hosts that don't see the folder.
 [[nodiscard]] OpenedPartial open_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
                                          const PartialOptions& options);
 

@@ -14,15 +14,10 @@ struct Later {
   std::string_view advice;
 };
 
-constexpr Later later_commands[] = {
-    {"extract-lora", "use PEFT's own tools on the merged model"},
-    {"merge-lora", "use PEFT's merge_and_unload"},
-};
-
 constexpr Later later_options[] = {
     {"--quantize", "merge without it and quantise the result"},
     {"--html", "leave it out; --json gives the same facts"},
-    {"--lora-alpha", "leave it out; only --lora drop works"},   {"--hf-upload-path", "merge, then run: hf upload REPO TARGET_DIR"},
+    {"--hf-upload-path", "merge, then run: hf upload REPO TARGET_DIR"},
 };
 
 std::string_view name_of_option(std::string_view argument) {
@@ -48,9 +43,6 @@ std::vector<std::string> with_hyphens(std::vector<std::string> arguments) {
 
 void refuse_what_comes_later(const std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
-  for (const Later& later : later_commands) {
-    if (arguments[0] == later.word) refuse(later);
-  }
   for (const std::string& argument : arguments) {
     if (argument == "--") return;
     for (const Later& later : later_options) {

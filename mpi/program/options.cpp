@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <initializer_list>
@@ -122,8 +123,7 @@ void add_backend(CLI::App& app, std::string& backend, const Abilities& abilities
       ->type_name("FORMAT");
 }
 
-void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
-  add_backend(app, input.backend, abilities);
+void add_work(CLI::App& app, InputOptions& input) {
   app.add_option("--num-threads", input.threads, "I/O threads of each rank (default 4)")
       ->check(CLI::Range(1, most_threads))
       ->type_name("N");
@@ -131,6 +131,11 @@ void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
            "bound of all buffers of a rank together (default 256MiB; at least 512KiB, for test 2MiB)");
   add_folder(app, "--cache-dir", input.cache_dir, "keep the parsed headers in a file there, for the next command");
   app.add_flag("--low-cpu-mem-usage", input.low_cpu_mem_usage, "small windows, one in flight: at most 64 MiB of buffers per rank");
+}
+
+void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities) {
+  add_backend(app, input.backend, abilities);
+  add_work(app, input);
   add_list(app, "--local-dir", input.local_dirs, "folder of the checkpoint; several, repeated or with commas, for parts on several disks")
       ->delimiter(',')
       ->type_name("DIR");
@@ -148,27 +153,79 @@ void set_dtype(DTypeChoice& choice, const std::string& value) {
   }
 }
 
-void set_lora(MapOptions& map, const std::string& value) {
-  if (value == "extract" || value == "fold") {
-    throw Error(ErrorCode::unsupported, "options: --lora " + value + " is not supported by this version; it has --lora drop");
+void add_dtype(CLI::App& app, DTypeChoice& choice) {
+  app.add_option_function<std::string>(
+         "--dtype", [&choice](const std::string& value) { set_dtype(choice, value); },
+         "auto (config.json's), keep (as stored), bfloat16, float16, float32")
+      ->type_name("TYPE");
+}
+
+void set_lora(LoraChoice& lora, const std::string& value) {
+  using What = LoraChoice::What;
+  constexpr std::array<std::pair<const char*, What>, 3> choices = {
+      {{"extract", What::extract}, {"fold", What::fold}, {"drop", What::drop}}};
+  for (const auto& [name, what] : choices) {
+    if (value == name) {
+      lora.what = what;
+      return;
+    }
   }
-  if (value != "drop") refuse("--lora: '" + printable(value) + "' is none of extract, fold, drop");
-  map.drop_lora = true;
+  refuse("--lora: '" + printable(value) + "' is none of extract, fold, drop");
+}
+
+void add_lora(CLI::App& app, LoraChoice& lora) {
+  app.add_option_function<std::string>(
+         "--lora", [&lora](const std::string& value) { set_lora(lora, value); },
+         "LoRA tensors in the checkpoint: extract (base weights and an adapter folder; default), fold, drop")
+      ->type_name("WHAT");
+}
+
+void add_lora_alpha(CLI::App& app, std::optional<double>& alpha) {
+  app.add_option_function<double>(
+         "--lora-alpha",
+         [&alpha](const double& value) {
+           if (!std::isfinite(value) || value == 0) refuse("--lora-alpha must be a number other than 0");
+           alpha = value;
+         },
+         "alpha of the LoRA adapters, where the checkpoint does not say it")
+      ->type_name("N");
+}
+
+void set_method(MergeLoraOptions& options, const std::string& value) {
+  using Method = MergeLoraOptions::Method;
+  constexpr std::array<std::pair<const char*, Method>, 3> methods = {
+      {{"concat", Method::concat}, {"average", Method::average}, {"weighted", Method::weighted}}};
+  for (const auto& [name, method] : methods) {
+    if (value == name) {
+      options.method = method;
+      return;
+    }
+  }
+  refuse("--merge-method: '" + printable(value) + "' is none of concat, average, weighted");
+}
+
+/// `0.5,-0.25`: finite numbers.
+void add_weights(std::vector<double>& weights, const std::string& text) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    double number = 0;
+    const char* first = text.data() + begin;
+    const auto [end, error] = std::from_chars(*first == '+' ? first + 1 : first, text.data() + comma, number);
+    if (error != std::errc{} || end != text.data() + comma || !std::isfinite(number))
+      refuse("--adapter-weights: '" + printable(text.substr(begin, comma - begin)) + "' is no number");
+    weights.push_back(number);
+    begin = comma + 1;
+  }
 }
 
 /// How stored names and values become published ones: for merge, and for test straight from the shards.
 void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config) {
   add_text(app, "--model-type", map.model_type, "family of name rules (default: model_type of config.json)");
   add_folder(app, "--hf-config,--hf-model-path", hf_config, "folder with config.json, tokenizer … (default: found beside the checkpoint)");
-  app.add_option_function<std::string>(
-         "--dtype", [&map](const std::string& value) { set_dtype(map.dtype, value); },
-         "auto (config.json's), keep (as stored), bfloat16, float16, float32")
-      ->type_name("TYPE");
+  add_dtype(app, map.dtype);
   app.add_flag("--tie-word-embedding", map.tie_word_embedding, "the output layer is the embedding (normally config.json says so)");
   app.add_flag("--is-value-model", map.is_value_model, "the head is a value head");
-  app.add_option_function<std::string>(
-         "--lora", [&map](const std::string& value) { set_lora(map, value); }, "LoRA tensors in the checkpoint: drop")
-      ->type_name("WHAT");
+  add_lora(app, map.lora);
   add_list(app, "--allow-missing", map.allow_missing, "glob of names that may be missing; repeatable");
   add_list(app, "--drop", map.drop, "glob of names that are left out; repeatable");
 }
@@ -250,6 +307,105 @@ void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities)
   add_text(app, "--report", merge.report_path, "JSON report of every source and output tensor")->type_name("FILE");
 }
 
+void add_merge_lora(CLI::App& root, CommandLine& line, const Abilities& abilities) {
+  CLI::App& app = *root.add_subcommand("merge-lora", "fold LoRA adapters into a model folder");
+  MergeLoraOptions& options = line.merge_lora;
+  MergeOptions& merge = options.merge;
+  merge.command = "merge-lora";
+  app.callback([&line, &options] {
+    const MergeOptions& given = options.merge;
+    need({{"--base-model", !given.input.local_dirs.empty()},
+          {"--lora-adapter", !given.adapters.empty()},
+          {"--target-dir", !given.target_dir.empty()}});
+    const bool weighted = options.method == MergeLoraOptions::Method::weighted;
+    if (weighted != !options.weights.empty())
+      refuse(weighted ? "--merge-method weighted needs --adapter-weights, one number for each adapter"
+                      : "--adapter-weights goes with --merge-method weighted only");
+    if (weighted && options.weights.size() != given.adapters.size()) {
+      refuse("--adapter-weights: " + std::to_string(options.weights.size()) + " weights for " + std::to_string(given.adapters.size()) +
+             " adapters; give one number for each");
+    }
+    line.command = Command::merge_lora;
+  });
+  app.add_option_function<std::string>(
+         "--base-model",
+         [&merge](const std::string& value) {
+           need_text("--base-model", value);
+           merge.input.local_dirs = {value};
+         },
+         "folder of the base model (required)")
+      ->type_name("DIR");
+  app.add_option_function<std::vector<std::string>>(
+         "--lora-adapter",
+         [&merge](const std::vector<std::string>& values) {
+           for (const std::string& value : values) {
+             need_text("--lora-adapter", value);
+             merge.adapters.push_back({value, 1});
+           }
+         },
+         "adapter folder (required); several, repeated or with commas")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->delimiter(',')
+      ->type_name("DIR");
+  add_folder(app, "--target-dir", merge.target_dir, "folder of the model that is written (required)");
+  app.add_option_function<std::string>(
+         "--merge-method", [&options](const std::string& value) { set_method(options, value); },
+         "concat (the sum of all updates; default), average, weighted")
+      ->type_name("METHOD");
+  app.add_option_function<std::string>(
+         "--adapter-weights", [&options](const std::string& value) { add_weights(options.weights, value); },
+         "numbers with commas, one for each adapter")
+      ->type_name("W,W…");
+  app.add_option_function<std::string>(
+         "--output",
+         [&options](const std::string& value) {
+           if (value != "model" && value != "adapter") refuse("--output: '" + printable(value) + "' is none of model, adapter");
+           options.writes_adapter = value == "adapter";
+         },
+         "model (default), or adapter: one adapter that does what all do together")
+      ->type_name("WHAT");
+  add_dtype(app, merge.map.dtype);
+  add_work(app, merge.input);
+  add_writing(app, merge, abilities);
+  add_lines(app, line);
+  add_without_effect(app, line.notes);
+}
+
+void check_extract_lora(const ExtractLoraOptions& options) {
+  const bool from_checkpoint = !options.merge.input.local_dirs.empty();
+  if (from_checkpoint == !options.finetuned.empty()) refuse("extract-lora needs one of --local-dir and --finetuned; see unshard --help");
+  need({{"--target-dir", !options.merge.target_dir.empty()}});
+  if (from_checkpoint) {
+    if (options.rank != 0) refuse("--rank goes with --finetuned: adapters in a checkpoint have the rank that they were trained with");
+    return;
+  }
+  need({{"--base-model", !options.base_model.empty()}, {"--rank", options.rank != 0}});
+  if (options.merge.lora_alpha) refuse("--lora-alpha goes with --local-dir: by --finetuned the scale is 1");
+}
+
+void add_extract_lora(CLI::App& root, CommandLine& line, const Abilities& abilities) {
+  CLI::App& app = *root.add_subcommand("extract-lora", "write the LoRA adapter in a checkpoint, or the difference of two models as one");
+  ExtractLoraOptions& options = line.extract_lora;
+  options.merge.command = "extract-lora";
+  app.callback([&line, &options] {
+    check_extract_lora(options);
+    line.command = Command::extract_lora;
+  });
+  add_input(app, options.merge.input, abilities);
+  add_folder(app, "--target-dir", options.merge.target_dir, "folder of the adapter that is written (required)");
+  add_lora_alpha(app, options.merge.lora_alpha);
+  add_text(app, "--base-model", options.base_model, "name of the base model for adapter_config.json; with --finetuned its folder");
+  add_folder(app, "--finetuned", options.finetuned, "model folder whose difference from the base becomes the adapter");
+  add_count(
+      app, "--rank", [&options](std::uint64_t value) { options.rank = value; }, "with --finetuned: the largest rank of a module");
+  add_dtype(app, options.merge.map.dtype);
+  add_writing(app, options.merge, abilities);
+  add_lines(app, line);
+  add_without_effect(app, line.notes);
+}
+
 void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("merge", "turn the shards of a checkpoint into a Hugging Face model folder");
   MergeOptions& merge = line.merge;
@@ -260,6 +416,7 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   add_input(app, merge.input, abilities);
   add_folder(app, "--target-dir", merge.target_dir, "folder of the model that is written (required)");
   add_mapping(app, merge.map, merge.hf_config);
+  add_lora_alpha(app, merge.lora_alpha);
   add_naming(app, merge.custom_mapping_path, merge.like_dir, merge.fill_missing_from);
   add_config_numbers(app, merge.config_overrides);
   CLI::Option* stage = app.add_option("--stage", merge.stage, "staged merge: 1 or 2")->check(CLI::Range(1, 2))->type_name("N");
@@ -297,6 +454,8 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
     line.command = Command::test;
     line.test.all_tensors = line.json;
     check_tolerance(line.test.tolerance);
+    if (line.test.map.lora.what == LoraChoice::What::fold)
+      throw Error(ErrorCode::unsupported, "options: test --lora fold is not supported; merge with it and test the result");
     if (line.test.input.local_dirs.empty() == line.test.merged_dir.empty()) refuse("test needs one of --merged-dir and --local-dir");
     for (const auto& [name, value] : {std::pair("--custom-mapping", &line.test.custom_mapping_path), std::pair("--like", &line.test.like_dir),
                                       std::pair("--fill-missing-from", &line.test.fill_missing_from)}) {
@@ -332,7 +491,7 @@ void add_inspect(CLI::App& root, CommandLine& line) {
   add_lines(app, line);
 }
 
-constexpr std::array commands = {"merge", "check", "test", "inspect"};
+constexpr std::array commands = {"merge", "extract-lora", "merge-lora", "check", "test", "inspect"};
 
 void check_command(const std::vector<std::string>& arguments) {
   if (arguments.empty()) refuse("a command is missing: " + listed(commands) + "; see unshard --help");
@@ -356,6 +515,8 @@ CommandLine parse_command_line(std::vector<std::string> arguments, const Abiliti
   app.require_subcommand(1);
   app.footer("Start it alone, or on the nodes that hold the shards: mpirun -np N unshard …, srun --mpi=pmix unshard …");
   add_merge(app, line, abilities);
+  add_extract_lora(app, line, abilities);
+  add_merge_lora(app, line, abilities);
   add_check(app, line, abilities);
   add_test(app, line, abilities);
   add_inspect(app, line);
@@ -370,7 +531,8 @@ CommandLine parse_command_line(std::vector<std::string> arguments, const Abiliti
   } catch (const CLI::ParseError& error) {
     refuse(printable(error.what()) + "; see unshard --help");
   }
-  for (const InputOptions* input : {&line.merge.input, &line.check.input, &line.test.input}) check_folders(input->local_dirs);
+  for (const InputOptions* input : {&line.merge.input, &line.extract_lora.merge.input, &line.check.input, &line.test.input})
+    check_folders(input->local_dirs);
   return line;
 }
 

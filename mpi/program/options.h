@@ -10,11 +10,13 @@
 
 namespace unshard {
 
-enum class Command : std::uint8_t { merge, check, test, inspect, families, version, help };
+enum class Command : std::uint8_t { merge, merge_lora, extract_lora, check, test, inspect, families, version, help };
 
 struct CommandLine {
   Command command = Command::help;
   MergeOptions merge;
+  MergeLoraOptions merge_lora;
+  ExtractLoraOptions extract_lora;
   CheckOptions check;
   TestOptions test;
   std::string inspect_cache_dir, inspect_path;

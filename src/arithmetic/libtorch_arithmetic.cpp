@@ -1,4 +1,4 @@
-// Arithmetic by LibTorch (1.13 and newer), on tensors that view our buffers. The only file that includes it; built as a library of its own,
+// Arithmetic by LibTorch (1.13 and newer), on tensors that view our buffers. Built as a library of its own,
 // found by dlopen, because loading LibTorch costs 0.2 s and 57 MB.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "low_rank.h"
 #include "small_floats.h"
 #include "unshard/arithmetic.h"
 #include "unshard/error.h"
@@ -230,6 +231,30 @@ class LibTorchArithmetic final : public Arithmetic {
     }
   }
 
+  void multiply(std::span<const float> left, std::span<const float> right, std::uint64_t rows, std::uint64_t inner, float scale,
+                std::span<float> product) const override {
+    const std::uint64_t columns = rows == 0 ? 0 : product.size() / rows;
+    if (left.size() != rows * inner || right.size() != inner * columns || product.size() != rows * columns)
+      throw Error(ErrorCode::internal, "matrices of sizes that don't fit are multiplied");
+    try {
+      const c10::InferenceMode without_gradients;
+      const auto matrix = [](std::span<const float> numbers, std::uint64_t height, std::uint64_t width) {
+        return at::from_blob(const_cast<float*>(numbers.data()), {static_cast<std::int64_t>(height), static_cast<std::int64_t>(width)},
+                             at::TensorOptions().dtype(at::kFloat));
+      };
+      at::Tensor result = matrix(product, rows, columns);
+      at::mm_out(result, matrix(left, rows, inner), matrix(right, inner, columns));
+      result.mul_(scale);
+    } catch (const c10::Error& error) {
+      throw Error(ErrorCode::internal, std::string("LibTorch: ") + printable(error.what_without_backtrace()));
+    }
+  }
+
+  [[nodiscard]] LowRank approximate(std::uint64_t rows, std::uint64_t columns, std::uint64_t rank,
+                                    const std::function<void(std::uint64_t, std::span<float>)>& read) const override {
+    return unshard::approximate(rows, columns, rank, read);
+  }
+
   [[nodiscard]] const char* version() const override { return TORCH_VERSION; }
 };
 
@@ -237,7 +262,7 @@ class LibTorchArithmetic final : public Arithmetic {
 }  // namespace unshard
 
 /// What the loader (src/arithmetic.cpp) looks up.
-extern "C" __attribute__((visibility("default"))) const unshard::Arithmetic* unshard_arithmetic_v1() {
+extern "C" __attribute__((visibility("default"))) const unshard::Arithmetic* unshard_arithmetic_v2() {
   static const unshard::LibTorchArithmetic instance;
   return &instance;
 }

@@ -99,7 +99,7 @@ class Loader {
     const std::string where = label(name);
     require_keys(json, {"about",     "model_types", "like",           "without",         "text",
                         "sizes",     "ranges",      "tensors",        "rules",           "keep_dtype",
-                        "leave_out", "known",       "ties",           "tied_by_default", "base_prefix",
+                        "transposed", "leave_out", "known",       "ties",           "tied_by_default", "base_prefix",
                         "sorted",    "megatron",    "megatron_names", "placements",      "zero_centred_norms"},
                  where);
     if (++depth_ > most_ancestors) refuse(where, "is like itself");
@@ -139,6 +139,7 @@ class Loader {
   static void add_lists(Family& family, const Json& json, const std::string& where) {
     prepend(family.keep_dtype, texts_at(json, "keep_dtype", where));
     prepend(family.known, texts_at(json, "known", where));
+    prepend(family.transposed, texts_at(json, "transposed", where));
     if (json.contains("ties")) prepend(family.ties, pairs_of(json.at("ties"), where));
     if (json.contains("tied_by_default")) family.tied_by_default = flag_at(json, "tied_by_default", where);
     if (json.contains("base_prefix")) family.base_prefix = text_at(json, "base_prefix", where);

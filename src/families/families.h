@@ -48,6 +48,7 @@ struct Family {
   std::vector<OtherName> megatron_names;                        ///< other names of Megatron's; each is replaced once, in order
   std::vector<std::pair<std::string, std::string>> placements;  ///< glob on Megatron's names, how tensor-parallel ranks share the tensor
   std::vector<std::string> keep_dtype;                          ///< globs: tensors that stay in their stored type
+  std::vector<std::string> transposed;  ///< globs: stored tensors that are [in, out], where a linear layer has [out, in]
   std::vector<LeftOut> left_out;
   std::vector<std::string> known;                         ///< globs: published tensors that need not be in `tensors`
   std::vector<std::pair<std::string, std::string>> ties;  ///< head, embedding (published names)

@@ -89,7 +89,8 @@ TEST(Merge, HasDefaults) {
   EXPECT_EQ(merge.stage_layers, 10U);
   EXPECT_EQ(merge.io, IoMode::automatic);
   EXPECT_TRUE(merge.verify);
-  EXPECT_FALSE(merge.overwrite || merge.dry_run || merge.map.drop_lora || merge.map.is_value_model || merge.map.tie_word_embedding);
+  EXPECT_FALSE(merge.overwrite || merge.dry_run || merge.map.lora.what == LoraChoice::What::drop || merge.map.is_value_model ||
+               merge.map.tie_word_embedding);
 }
 
 TEST(Merge, TakesEveryOption) {
@@ -107,7 +108,7 @@ TEST(Merge, TakesEveryOption) {
   EXPECT_EQ(merge.custom_mapping_path, "m.json");
   EXPECT_EQ(merge.map.dtype.kind, DTypeChoice::Kind::fixed);
   EXPECT_EQ(merge.map.dtype.fixed, DType::f16);
-  EXPECT_TRUE(merge.map.tie_word_embedding && merge.map.is_value_model && merge.map.drop_lora);
+  EXPECT_TRUE(merge.map.tie_word_embedding && merge.map.is_value_model && merge.map.lora.what == LoraChoice::What::drop);
   EXPECT_EQ(merge.config_overrides, (std::vector<std::pair<std::string, std::uint64_t>>{{"num_attention_heads", 16}, {"head_dim", 8}}));
   EXPECT_EQ(merge.like_dir, "l");
   EXPECT_EQ(merge.fill_missing_from, "f");
@@ -191,19 +192,52 @@ TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
 }
 
 TEST(LaterFeatures, AreRefusedByName) {
-  for (const char* option :
-       {"--quantize fp8-block", "--quantize=fp8-block", "--lora-alpha 16",
-        "--hf-upload-path org/name", "--hf_upload_path=org/name", "--lora extract", "--lora fold",
-        "--backend megatron", "--backend dcp", "--backend deepspeed", "--backend accelerate"}) {
+  for (const char* option : {"--quantize fp8-block", "--quantize=fp8-block", "--hf-upload-path org/name", "--hf_upload_path=org/name",
+                             "--backend megatron", "--backend dcp", "--backend deepspeed", "--backend accelerate"}) {
     std::string name = std::string(option).substr(0, std::string(option).find_first_of(" ="));
     std::replace(name.begin(), name.end(), '_', '-');
     expect_unsupported(std::string("merge --local-dir a --target-dir t ") + option, name);
   }
   expect_unsupported("merge --local-dir a --target-dir t --hf-upload-path x", "hf upload");
   expect_unsupported("test --merged-dir m --test-hf-dir r --html p.html", "--html");
-  expect_unsupported("extract-lora --local-dir a --target-dir t", "extract-lora");
-  expect_unsupported("merge-lora --base-model a", "merge-lora");
   EXPECT_EQ(parsed("check --local-dir a --backend hf").check.input.backend, "hf");
+}
+
+TEST(Lora, IsTakenFromEveryCommand) {
+  const MergeOptions merge = merged("--lora fold --lora_alpha=16").merge;
+  EXPECT_EQ(merge.map.lora.what, LoraChoice::What::fold);
+  EXPECT_EQ(merge.lora_alpha, 16.0);
+  EXPECT_EQ(merged("").merge.map.lora.what, LoraChoice::What::extract);
+  const ExtractLoraOptions stored = parsed("extract-lora --local-dir a --target-dir t --base-model org/b --lora-alpha 8").extract_lora;
+  EXPECT_EQ(stored.base_model, "org/b");
+  EXPECT_EQ(stored.merge.lora_alpha, 8.0);
+  const ExtractLoraOptions difference =
+      parsed("extract-lora --finetuned f --base-model b --target-dir t --rank 16 --dtype bfloat16").extract_lora;
+  EXPECT_EQ(difference.rank, 16U);
+  const MergeLoraOptions folded = parsed(
+                                      "merge-lora --base-model b --lora-adapter x,y --lora-adapter z --target-dir t --merge-method "
+                                      "weighted --adapter-weights 0.5,-0.25,1e-3")
+                                      .merge_lora;
+  EXPECT_EQ(folded.merge.input.local_dirs, std::vector<std::string>{"b"});
+  ASSERT_EQ(folded.merge.adapters.size(), 3U);
+  EXPECT_EQ(folded.merge.adapters[2].path, "z");
+  EXPECT_EQ(folded.weights, (std::vector<double>{0.5, -0.25, 1e-3}));
+  EXPECT_TRUE(parsed("merge-lora --base-model b --lora-adapter x --target-dir t --output adapter").merge_lora.writes_adapter);
+}
+
+TEST(Lora, WhatDoesNotFitIsAUsageError) {
+  expect_usage("merge --local-dir a --target-dir t --lora-alpha 0", "--lora-alpha");
+  expect_usage("extract-lora --target-dir t", "--local-dir");
+  expect_usage("extract-lora --local-dir a --finetuned f --target-dir t", "--finetuned");
+  expect_usage("extract-lora --finetuned f --base-model b --target-dir t", "--rank");
+  expect_usage("extract-lora --local-dir a --target-dir t --rank 4", "--rank");
+  expect_usage("merge-lora --base-model b --target-dir t", "--lora-adapter");
+  for (const char* wrong : {"--merge-method weighted", "--merge-method weighted --adapter-weights 1", "--adapter-weights 1,2",
+                            "--merge-method weighted --adapter-weights 1,x", "--merge-method weighted --adapter-weights 1,",
+                            "--merge-method ties", "--output onnx"}) {
+    expect_usage(std::string("merge-lora --base-model b --lora-adapter x,y --target-dir t ") + wrong, "--");
+  }
+  expect_unsupported("test --local-dir a --test-hf-dir r --lora fold", "--lora");
 }
 
 TEST(Sizes, HaveDecimalAndBinaryUnits) {

@@ -111,7 +111,7 @@ class Usage(ProgramTest):
         for ranks in RANKS:
             with self.subTest(ranks=ranks):
                 self.expect_failed_merge(self.merge(ranks, "--quantize", "fp8-block"), 4, "--quantize")
-        self.expect_error(run(["extract-lora", "--local-dir", "x"]), 4, "extract-lora")
+        self.expect_error(run(["extract-lora", "--local-dir", "x"]), 2, "--target-dir")
         self.expect_failed_merge(self.merge(0, "--hf_upload_path=a/b"), 4, "hf upload")
 
     def test_names_may_have_underscores_and_equals_signs(self):

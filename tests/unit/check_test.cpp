@@ -140,7 +140,7 @@ TEST(Check, SaysRankAndTargetsOfLora) {
                          R"("base_model.model.layers.0.q_proj.lora_B.default.weight":{"dtype":"U8","shape":[4,2],"data_offsets":[6,14]}})",
                          std::string(14, 'x')));
   const Outcome got = run(2, {folder / ""});
-  EXPECT_EQ(got.result["lora"], (json{{"tensors", 2}, {"ranks", {2}}, {"targets", {"q_proj"}}}));
+  EXPECT_EQ(got.result["lora"], (json{{"tensors", 2}, {"ranks", {2}}, {"alphas", json::array()}, {"targets", {"q_proj"}}}));
   EXPECT_TRUE(says(got, "LoRA: 2 tensors, rank 2, targets q_proj")) << got.lines;
 }
 

@@ -12,8 +12,8 @@
 namespace unshard {
 namespace {
 
-using testing::ElementsAre;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
@@ -457,7 +457,7 @@ TEST(Lora, TensorsAreRefusedByNameUnlessDropped) {
   EXPECT_THAT(error_of(llama_with_lora(), llama_config, {}, ErrorCode::unsupported),
               testing::AllOf(HasSubstr("q_proj.lora_A.default.weight"), HasSubstr("--lora drop")));
   MapOptions options;
-  options.drop_lora = true;
+  options.lora.what = LoraChoice::What::drop;
   const Mapping mapping = map(llama_with_lora(), llama_config, options);
   std::vector<std::string> plain;
   for (const TensorRow& row : llama()) plain.push_back(row.name);
@@ -471,7 +471,7 @@ TEST(Lora, TrainedModulesGoTooAndTheOriginalsStay) {
   table[11].name = "base_model.model.lm_head.original_module.weight";
   table.push_back({"base_model.model.lm_head.modules_to_save.default.weight", DType::f32, {6, 4}, 0});
   MapOptions options;
-  options.drop_lora = true;
+  options.lora.what = LoraChoice::What::drop;
   const Mapping mapping = map(table, llama_config, options);
   EXPECT_EQ(target_of(mapping, "lm_head.weight").terms[0].source, 11U);
   EXPECT_EQ(mapping.targets.unused.size(), 3U);
@@ -480,7 +480,7 @@ TEST(Lora, TrainedModulesGoTooAndTheOriginalsStay) {
 TEST(Lora, WithoutBaseWeightsThereIsNothingToWrite) {
   const std::vector<TensorRow> table{{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", DType::f32, {2, 4}, 0}};
   MapOptions options;
-  options.drop_lora = true;
+  options.lora.what = LoraChoice::What::drop;
   EXPECT_THAT(error_of(table, llama_config), HasSubstr("no base weights"));
   EXPECT_THAT(error_of(table, llama_config, options), HasSubstr("--fill-missing-from"));
 }

@@ -1,0 +1,93 @@
+#include "adapter_settings.h"
+
+#include <array>
+#include <set>
+
+#include "input.h"
+#include "unshard/agree.h"
+
+namespace unshard {
+namespace {
+
+// verl writes lora_train_meta.json into the actor's folder (checkpoint manager) or the step's (SFT handler), and earlier releases the whole
+// adapter into lora_adapter/ (verl/model_merger/base_model_merger.py, verl/utils/checkpoint).
+struct Place {
+  const char* name;
+  bool is_training_meta;
+};
+
+constexpr std::array<Place, 3> places{
+    {{"lora_train_meta.json", true}, {"adapter_config.json", false}, {"lora_adapter/adapter_config.json", false}}};
+
+std::vector<std::string> folders_of(const Source& source) {
+  std::vector<std::string> folders{source.folder};
+  if (const std::string parent = parent_path(source.folder); !parent.empty() && parent != source.folder) folders.push_back(parent);
+  return folders;
+}
+
+/// Collective.
+std::optional<AdapterConfig> find_settings(const Session& session, const Source& source) {
+  for (const std::string& folder : folders_of(source)) {
+    for (const Place& place : places) {
+      const std::string path = join_path(folder, place.name);
+      const auto here = collectively(session.comm, "adapter", [&] { return session.files.status(path).has_value(); });
+      if (session.comm.reduce_all(here ? 1 : 0, Reduction::max) == 0) continue;
+      const SharedText shared = read_shared_text(session, path, "adapter");
+      return collectively(session.comm, "adapter", [&] {
+        return place.is_training_meta ? parse_training_meta(shared.text, path) : parse_adapter_config(shared.text, path);
+      });
+    }
+  }
+  return std::nullopt;
+}
+
+std::string number_text(double value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::vector<AdapterUse> adapters_in(const Session& session, const Source& source, const Catalog& catalog,
+                                    const std::optional<double>& alpha) {
+  std::vector<Adapter> adapters = collectively(session.comm, "adapter", [&] {
+    TensorId end = 0;
+    while (end < catalog.tensors.size() && catalog.tensors[end].origin == 0) ++end;
+    return find_adapters(catalog.tensors, 0, end, false);
+  });
+  if (adapters.empty()) return {};
+  AdapterConfig config = find_settings(session, source).value_or(AdapterConfig{});
+  if (config.path.empty()) config.path = source.folder;
+  if (alpha) {
+    config.alpha = alpha;
+    config.alpha_pattern.clear();
+  }
+  std::vector<AdapterUse> uses;
+  for (Adapter& adapter : adapters) {
+    const std::string label = adapter.name.empty() ? source.folder : adapter.name;
+    uses.push_back({label, std::move(adapter), config, 1});
+  }
+  return uses;
+}
+
+std::string describe(const AdapterUse& use) {
+  std::set<std::uint64_t> ranks;
+  std::set<double> alphas;
+  std::set<std::string> targets;
+  for (const LoraPair& pair : use.adapter.pairs) {
+    ranks.insert(pair.rank);
+    if (const auto alpha = alpha_of(use.config, pair.module)) alphas.insert(*alpha);
+    targets.insert(pair.module.substr(pair.module.rfind('.') + 1));
+  }
+  std::string text = "LoRA adapter" + (use.adapter.name.empty() ? "" : " '" + printable(use.adapter.name) + "'") + ": " +
+                     std::to_string(use.adapter.pairs.size()) + " pairs, rank ";
+  for (const std::uint64_t rank : ranks) text += (rank == *ranks.begin() ? "" : ", ") + std::to_string(rank);
+  text += ", alpha ";
+  if (alphas.empty()) text += "unknown";
+  for (const double alpha : alphas) text += (alpha == *alphas.begin() ? "" : ", ") + number_text(alpha);
+  return text + ", targets " + name_list({targets.begin(), targets.end()}, 12);
+}
+
+}  // namespace unshard

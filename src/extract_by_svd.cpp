@@ -349,8 +349,8 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   const std::vector<std::string> sources{options.base_model, options.finetuned};
   const TargetFolder target = check_target_folder(session.comm, session.files, merge.target_dir, sources, merge.overwrite, !merge.dry_run);
   const DType dtype = merge.map.dtype.kind == DTypeChoice::Kind::fixed ? merge.map.dtype.fixed : DType::f32;
-  const bool is_causal = std::any_of(config.config.architectures().begin(), config.config.architectures().end(),
-                                     [](const std::string& name) { return name.ends_with("ForCausalLM"); });
+  const std::vector<std::string> classes = config.config.architectures();
+  const bool is_causal = std::any_of(classes.begin(), classes.end(), [](const std::string& name) { return name.ends_with("ForCausalLM"); });
   Mapping mapping;
   Output output;
   const AdapterOutput adapter = svd_output(catalog.tensors, found, options.rank, options.base_model, is_causal ? "CAUSAL_LM" : "", dtype);

@@ -28,9 +28,11 @@ std::string growing(const std::string& name) {
 bool is_safe_name(const std::string& name) {
   const std::string_view file = base_name(name);
   const std::string_view folder = file.size() == name.size() ? "" : std::string_view(name).substr(0, name.size() - file.size() - 1);
-  // At most two folders down (adapters by name), none of them hidden or a way out.
-  const bool is_below = std::count(folder.begin(), folder.end(), '/') <= 1 && !folder.starts_with('/') && !folder.starts_with('.') &&
-                        folder.find("/.") == std::string_view::npos && folder.find("//") == std::string_view::npos;
+  // Files of adapters lie at most two folders down (adapters by name), none of them hidden or a way out.
+  const bool is_adapters = std::count(folder.begin(), folder.end(), '/') <= 1 && !folder.starts_with('/') && !folder.starts_with('.') &&
+                           folder.find("/.") == std::string_view::npos && folder.find("//") == std::string_view::npos &&
+                           file.starts_with("adapter_");
+  const bool is_below = folder.empty() || folder == template_folder || is_adapters;
   return !file.empty() && file != "." && file != ".." && is_below && name.find('\0') == std::string::npos;
 }
 

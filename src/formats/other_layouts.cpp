@@ -1,5 +1,5 @@
-// File names of the trainers whose checkpoints later versions will read: torch.distributed.checkpoint, Megatron-LM, DeepSpeed, Accelerate;
-// and pickled Hugging Face weights.
+// What a folder that no reader takes seems to be, by the names of the files that torch.distributed.checkpoint, Megatron-LM, DeepSpeed,
+// Accelerate and transformers write. Only for the error's words.
 #include "formats/other_layouts.h"
 
 #include <algorithm>

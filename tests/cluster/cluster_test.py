@@ -309,7 +309,7 @@ class Ends(ClusterTest):
                                             ("move", 3, "collective-kill", "", "collective"), ("move", 1, "write-kill", ".safetensors.part", "posix"),
                                             ("verify", 2, "read-kill", ".safetensors.part", "auto"), ("publish", 0, "rename-kill", "config.json", "auto")):
             with self.subTest(step=step, rank=rank, fault=fault):
-                result = self.merge("--io", io, FAULT=fault, FAULT_RANK=str(rank), **({"FAULT_PATH": path} if path else {}))
+                result = self.merge("--io", io, "--restart", FAULT=fault, FAULT_RANK=str(rank), **({"FAULT_PATH": path} if path else {}))
                 self.assertNotEqual(result.code, 0, result.err)
                 self.assertLess(result.seconds, 12, result.err)  # 10, and the start of srun
                 self.assertEqual(len(result.lines), 1, result.err)
@@ -344,7 +344,7 @@ class Scripts(ClusterTest):
             time.sleep(0.1)
             state = subprocess.run(["scontrol", "--oneliner", "show", "job", job], check=True, text=True, stdout=subprocess.PIPE).stdout
         text = log.read_text()
-        if not spoke(text):
+        if not spoke(text) or (f" ExitCode={code}:0 " not in state and "Segmentation fault" in text):
             raise NotStarted(text)
         self.assertIn(f" ExitCode={code}:0 ", state, text)
         return text

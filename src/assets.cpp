@@ -50,8 +50,8 @@ constexpr std::array<std::string_view, 32> not_copied{
     "*.part",
 };
 
-// What a merge writes or copies. Known names only: what a user keeps beside a model is not ours to remove.
-constexpr std::array<std::string_view, 49> our_kinds{
+// What a merge writes or copies, beside tokenizers. Known names only: what a user keeps beside a model is not ours to remove.
+constexpr std::array<std::string_view, 29> our_kinds{
     // weights and indexes of an earlier model, whoever wrote them
     "*.safetensors",
     "*.index.json",
@@ -71,31 +71,10 @@ constexpr std::array<std::string_view, 49> our_kinds{
     "video_preprocessor_config.json",
     "image_processor_config.json",
     "feature_extractor_config.json",
-    // tokenizer
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model*",
-    "*.tiktoken",
-    "vocab.json",
-    "vocab.txt",
-    "vocab.bpe",
-    "vocab.model",
-    "merges.txt",
-    "spiece.model",
-    "source.spm",
-    "target.spm",
-    "sentencepiece*.model",
-    "tekken.json",
-    "normalizer.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.json",
-    "*.jinja",
     // remote code
     "configuration_*.py",
     "modeling_*.py",
     "modular_*.py",
-    "tokenization_*.py",
     "processing_*.py",
     "image_processing_*.py",
     "video_processing_*.py",
@@ -205,7 +184,7 @@ bool is_our_kind(const std::string& name) {
     if (folder == "lora_adapter") return file == "adapter_config.json" || file == "adapter_model.safetensors";
     return folder == template_folder && glob_matches("*.jinja", file);
   }
-  return matches_one_of(our_kinds, name);
+  return matches_one_of(our_kinds, name) || matches_one_of(tokenizer_kinds, name);
 }
 
 }  // namespace unshard

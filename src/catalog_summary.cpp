@@ -67,7 +67,7 @@ std::string to_string(const StoredAs& stored) {
     if ((stored.cut_dims >> d & 1U) != 0) dims += (dims.empty() ? "" : ", ") + std::to_string(d);
   }
   if (dims.empty()) return "whole";
-  return "Shard(" + dims + ") in " + std::to_string(stored.chunks) + (stored.chunks == 1 ? " chunk" : " chunks");
+  return "Shard(" + dims + ") in " + counted(stored.chunks, "chunk");
 }
 
 LoraSummary lora_summary(const std::vector<TensorRow>& table) {

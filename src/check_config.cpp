@@ -16,10 +16,6 @@ namespace {
 constexpr std::size_t most_shapes = 100;
 constexpr std::size_t most_names = 20;
 
-std::string counted(std::size_t count) {
-  return std::to_string(count) + (count == 1 ? " tensor" : " tensors");
-}
-
 /// Tensors whose type is not the one that config.json states, apart from those that a family keeps as they are.
 void compare_types(const MapContext& context, const Published& published, std::vector<Finding>& findings) {
   const auto stated = context.config.dtype();
@@ -31,8 +27,8 @@ void compare_types(const MapContext& context, const Published& published, std::v
   }
   for (const auto& [dtype, names] : others) {
     findings.push_back({Severity::note, std::string(base_name(context.config.path())),
-                        "says " + std::string(info(*stated).name) + ", but " + counted(names.size()) + (names.size() == 1 ? " is " : " are ") +
-                            std::string(info(dtype).name) + ": " + name_list(names)});
+                        "says " + std::string(info(*stated).name) + ", but " + counted(names.size(), "tensor") +
+                            (names.size() == 1 ? " is " : " are ") + std::string(info(dtype).name) + ": " + name_list(names)});
   }
 }
 
@@ -46,12 +42,14 @@ std::vector<Finding> compare(const MapContext& context, bool lacks_files) {
   const NameDifferences names = compare_names(context, expected, published);
   const std::string config(base_name(context.config.path()));
   if (!names.missing.empty() && !lacks_files) {
-    findings.push_back({Severity::error, config,
-                        "expects " + counted(names.missing.size()) + " that no file holds: " + name_list(names.missing, most_names)});
+    findings.push_back(
+        {Severity::error, config,
+         "expects " + counted(names.missing.size(), "tensor") + " that no file holds: " + name_list(names.missing, most_names)});
   }
   if (!expected.empty() && !names.unexpected.empty()) {
-    findings.push_back({Severity::note, config,
-                        "does not expect " + counted(names.unexpected.size()) + " that the files hold: " + name_list(names.unexpected)});
+    findings.push_back(
+        {Severity::note, config,
+         "does not expect " + counted(names.unexpected.size(), "tensor") + " that the files hold: " + name_list(names.unexpected)});
   }
   compare_types(context, published, findings);
   return findings;

@@ -207,7 +207,7 @@ std::vector<std::string> to_lines(const CheckReport& report) {
   append(lines, non_finite_lines(report));
   append(lines, std::move(findings));
   const std::uint64_t errors = errors_in(report.findings);
-  lines.push_back(errors == 0 ? "complete" : "incomplete: " + std::to_string(errors) + (errors == 1 ? " error" : " errors"));
+  lines.push_back(errors == 0 ? "complete" : "incomplete: " + counted(errors, "error"));
   return lines;
 }
 

@@ -204,8 +204,8 @@ void leave_out_needless_filling(const MapContext& context, const std::vector<Exp
     names.push_back(published.targets[i].name);
   }
   if (names.empty()) return;
-  mapping.notes.push_back("Not taken from --fill-missing-from: " + std::to_string(names.size()) + " tensor" + (names.size() == 1 ? "" : "s") +
-                          " that " + printable(context.config.path(), 4096) + " does not expect: " + name_list(names));
+  mapping.notes.push_back("Not taken from --fill-missing-from: " + counted(names.size(), "tensor") + " that " +
+                          printable(context.config.path(), 4096) + " does not expect: " + name_list(names));
   published.remove_if(unwanted);
 }
 
@@ -251,8 +251,8 @@ void check_names(const MapContext& context, const std::vector<Expected>& expecte
     }
   }
   if (!expected.empty() && !others.empty()) {
-    mapping.notes.push_back("Passing through " + std::to_string(others.size()) + " tensor" + (others.size() == 1 ? "" : "s") + " that a " +
-                            context.family.name + " model need not have: " + name_list(others));
+    mapping.notes.push_back("Passing through " + counted(others.size(), "tensor") + " that a " + context.family.name +
+                            " model need not have: " + name_list(others));
   }
 }
 

@@ -68,10 +68,6 @@ std::string decimals(double value, int digits) {
   return text;
 }
 
-std::string count_of(std::uint64_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 std::string ranks_of(const Group& group) {
   return as_ranges({group.ranks.begin(), group.ranks.end()});
 }
@@ -99,18 +95,17 @@ std::vector<std::string> dry_run_lines(const Targets& targets, const Plan& plan,
   const std::vector<FileUse> files = use_of_files(targets, plan);
   const Balance balance = balance_of(plan);
   std::vector<std::string> lines;
-  lines.push_back("Plan: " + count_of(plan.layout.placed.size(), "tensor") + ", " + std::to_string(balance.total) +
-                  " bytes of tensors in " + count_of(files.size(), "file") + " by " +
-                  count_of(static_cast<std::uint64_t>(plan.ranks), "rank"));
+  lines.push_back("Plan: " + counted(plan.layout.placed.size(), "tensor") + ", " + std::to_string(balance.total) + " bytes of tensors in " +
+                  counted(files.size(), "file") + " by " + counted(static_cast<std::uint64_t>(plan.ranks), "rank"));
   for (const auto& [name, use] : use_of_dtypes(files)) {
-    lines.push_back("  " + name + ": " + count_of(use.tensors, "tensor") + ", " + count_of(use.elements, "element") + ", " +
+    lines.push_back("  " + name + ": " + counted(use.tensors, "tensor") + ", " + counted(use.elements, "element") + ", " +
                     std::to_string(use.bytes) + " bytes");
   }
   for (std::uint32_t file = 0; file < files.size(); ++file) {
     const OutputFile& output = plan.layout.files[file];
     lines.push_back("  " + output.name + ": " + std::to_string(output.size_bytes) + " bytes (header " +
-                    std::to_string(output.header.size()) + "), " + count_of(files[file].tensors, "tensor") + ", " +
-                    count_of(files[file].windows, "window") + ", " + writers_of(plan, file));
+                    std::to_string(output.header.size()) + "), " + counted(files[file].tensors, "tensor") + ", " +
+                    counted(files[file].windows, "window") + ", " + writers_of(plan, file));
   }
   lines.push_back("Waves: " + std::to_string(plan.wave_count) + ", rounds: " + rounds_text(plan) + ", at most " +
                   std::to_string(plan.step_bytes) + " bytes a rank and round");

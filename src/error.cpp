@@ -111,4 +111,8 @@ std::string name_list(const std::vector<std::string>& names, std::size_t most) {
   return out;
 }
 
+std::string counted(std::uint64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
 }  // namespace unshard

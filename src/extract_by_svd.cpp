@@ -360,12 +360,10 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   check_report_path(session, merge.report_path, target, {output.plan.layout.files.front().name, output.indexes.front().name}, sources);
   const std::string identity = command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, output.plan.layout, 0);
   const OpenedPartial partial = open_partial(session.comm, session.files, target, output.plan, {identity, merge.restart, false});
-  if (partial.is_published) {
-    session.log.line("An earlier run had written all of " + printable(merge.target_dir, 4096) + " and was ended before it could say so");
+  if (is_done_already(session, partial, merge.target_dir)) {
     times.leave();
     return report_merge(session, {merge, input.source, catalog, mapping, output.plan, {}, target, times});
   }
-  for (const std::string& note : partial.notes) session.log.line(note);
 
   times.enter("extract");
   if (!found.pairs.empty()) collectively(session.comm, "extract", [] { (void)arithmetic(); });
@@ -379,9 +377,7 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   times.enter("verify");
   if (merge.verify) verify(session.comm, session.files, target.partial, output.plan, moved.extents, limits, target.blind);
   times.enter("publish");
-  session.log.line("Saving the adapter to " + printable(merge.target_dir, 4096));
-  collectively(session.comm, "publish", [&] { stop_if_signalled(limits); });  // the last chance
-  publish(session.comm, session.files, target, output.plan, {}, 0, output.indexes);
+  publish_adapters(session, target, output, merge);
   times.leave();
   const std::string modules = session.comm.rank() == 0 ? modules_json(found, extraction.energies()).dump() : "";
   return report_merge(session, {merge, input.source, catalog, mapping, output.plan, moved, target, times, modules});

@@ -22,6 +22,12 @@ void cast_targets(const DTypeChoice& choice, std::vector<AdapterOutput>& adapter
 
 }  // namespace
 
+void publish_adapters(const Session& session, const TargetFolder& target, const Output& output, const MergeOptions& options) {
+  session.log.line("Saving the adapter to " + printable(options.target_dir, 4096));
+  collectively(session.comm, "publish", [&] { stop_if_signalled(limits_of(session, options.input)); });
+  publish(session.comm, session.files, target, output.plan, {}, 0, output.indexes);
+}
+
 std::string write_adapters(const Session& session, const Input& input, FileCache& files, Catalog& catalog,
                            const std::vector<AdapterOutput>& adapters, const std::vector<std::string>& sources,
                            const MergeOptions& options) {
@@ -43,17 +49,13 @@ std::string write_adapters(const Session& session, const Input& input, FileCache
   times.enter("target");
   const std::string identity = command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, output.plan.layout, 0);
   const OpenedPartial partial = open_partial(session.comm, session.files, target, output.plan, {identity, options.restart, false});
-  if (partial.is_published) {
-    session.log.line("An earlier run had written all of " + printable(options.target_dir, 4096) + " and was ended before it could say so");
+  if (is_done_already(session, partial, options.target_dir)) {
     times.leave();
     return report_merge(session, {options, input.source, catalog, mapping, output.plan, {}, target, times});
   }
-  for (const std::string& note : partial.notes) session.log.line(note);
   const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, output.plan, target, options, nullptr, times);
   times.enter("publish");
-  session.log.line("Saving the adapter to " + printable(options.target_dir, 4096));
-  collectively(session.comm, "publish", [&] { stop_if_signalled(limits_of(session, options.input)); });  // the last chance
-  publish(session.comm, session.files, target, output.plan, {}, 0, output.indexes);
+  publish_adapters(session, target, output, options);
   times.leave();
   const std::string result = report_merge(session, {options, input.source, catalog, mapping, output.plan, moved, target, times});
   session.log.line("The adapter was written: " + std::to_string(mapping.targets.targets.size()) + " tensors");

@@ -37,7 +37,7 @@ Input open_input(const Session& session, const std::string& backend, const std::
   input.source = collectively(session.comm, "discover", [&] { return discover(input.tree, backend); });
   read_index_files(session.comm, session.files, input.tree, input.source);
   const std::size_t count = input.source.files.size();
-  session.log.line("Found " + std::to_string(count) + " " + upper_case(input.source.format) + " checkpoint file" + (count == 1 ? "" : "s"));
+  session.log.line("Found " + counted(count, upper_case(input.source.format) + " checkpoint file"));
   if (input.source.world_size > 0) session.log.line("World size determined as " + std::to_string(input.source.world_size));
   return input;
 }
@@ -76,9 +76,8 @@ std::string line_of_set_aside(const Source& source) {
     }
   }
   std::string text;
-  for (const auto& [reason, count] : tensors)
-    text += (text.empty() ? "" : ", ") + std::to_string(count) + (count == 1 ? " tensor (" : " tensors (") + reason + ")";
-  if (objects > 0) text += (text.empty() ? "" : ", ") + std::to_string(objects) + (objects == 1 ? " object" : " objects");
+  for (const auto& [reason, count] : tensors) text += (text.empty() ? "" : ", ") + counted(count, "tensor") + " (" + reason + ")";
+  if (objects > 0) text += (text.empty() ? "" : ", ") + counted(objects, "object");
   return "Left alone: " + text;
 }
 

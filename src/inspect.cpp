@@ -40,8 +40,7 @@ Json json_of(const Shape& shape) {
 
 Listing listing_of(const std::string& path, std::string_view kind, std::size_t tensors) {
   Listing listing;
-  listing.lines.push_back(printable(path, 4096) + ": " + std::string(kind) + ", " + std::to_string(tensors) +
-                          (tensors == 1 ? " tensor" : " tensors"));
+  listing.lines.push_back(printable(path, 4096) + ": " + std::string(kind) + ", " + counted(tensors, "tensor"));
   listing.json = {{"path", path}, {"kind", kind}, {"tensors", Json::array()}};
   return listing;
 }
@@ -153,7 +152,7 @@ Listing list_dcp_metadata(File& file, const std::string& path, std::string_view 
       listing_of(path, data_file.empty() ? "metadata of torch.distributed.checkpoint" : "metadata of " + printable(data_file), tensors);
   for (const auto& [entry, items] : listed) {
     if (entry->is_tensor) {
-      add_tensor(listing, entry->name, entry->dtype, entry->shape, std::to_string(items) + (items == 1 ? " chunk" : " chunks"));
+      add_tensor(listing, entry->name, entry->dtype, entry->shape, counted(items, "chunk"));
     } else {
       add_object(listing, "", {0, entry->name, "object"});
     }

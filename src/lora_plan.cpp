@@ -202,10 +202,6 @@ class Planner {
   BaseTensors& bases_;
 };
 
-std::string count_of(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 /// Every tensor of an adapter that is not part of the base model's.
 std::vector<TensorId> tensors_of(const Adapter& adapter) {
   std::vector<TensorId> ids;
@@ -246,7 +242,7 @@ AdapterPlan plan_adapters(const MapContext& context) {
     Planner(context, use, plan, bases).run();
     pairs += use.adapter.pairs.size();
   }
-  plan.notes.push_back("Folding LoRA into the base weights: " + count_of(lora.adapters.size(), "adapter") + ", " + count_of(pairs, "pair"));
+  plan.notes.push_back("Folding LoRA into the base weights: " + counted(lora.adapters.size(), "adapter") + ", " + counted(pairs, "pair"));
   return plan;
 }
 

@@ -133,8 +133,7 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
     if (published.filled[i]) mapping.filled.push_back(published.targets[i].name);
   }
   if (!mapping.filled.empty()) {
-    mapping.notes.push_back("Filled " + std::to_string(mapping.filled.size()) + " missing tensor" +
-                            (mapping.filled.size() == 1 ? "" : "s") + ": " + name_list(mapping.filled, 64));
+    mapping.notes.push_back("Filled " + counted(mapping.filled.size(), "missing tensor") + ": " + name_list(mapping.filled, 64));
   }
   mapping.block_by_target = blocks_of(context, published.targets);
   mapping.targets.targets = std::move(published.targets);

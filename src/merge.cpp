@@ -13,8 +13,8 @@
 #include "input.h"
 #include "input_watch.h"
 #include "kept_split.h"
-#include "model_input.h"
 #include "merge_steps.h"
+#include "model_input.h"
 #include "report.h"
 #include "resume.h"
 #include "step_times.h"
@@ -97,8 +97,9 @@ Layout lay_out(const Session& session, const Source& source, const Catalog& cata
     Layout layout;
     output.parameters = mapping.targets.targets.size();
     if (output.parameters > 0) {
-      layout = format.lay_out(mapping.targets, {options.max_shard_bytes, config_text,
-                                                kept_split(source, catalog, mapping.targets, options.max_shard_bytes), mapping.block_by_target});
+      layout =
+          format.lay_out(mapping.targets, {options.max_shard_bytes, config_text,
+                                           kept_split(source, catalog, mapping.targets, options.max_shard_bytes), mapping.block_by_target});
       output.indexes = format.indexes(mapping.targets, layout);
     }
     append_adapters(adapters, mapping.targets, layout);
@@ -228,6 +229,15 @@ void publish_model(const Session& session, const TargetFolder& target, const Out
 
 }  // namespace
 
+bool is_done_already(const Session& session, const OpenedPartial& partial, const std::string& target_dir) {
+  if (partial.is_published) {
+    session.log.line("An earlier run had written all of " + printable(target_dir, 4096) + " and was ended before it could say so");
+    return true;
+  }
+  for (const std::string& note : partial.notes) session.log.line(note);
+  return false;
+}
+
 std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options) {
   for (const std::string& line : dry_run_lines(targets, plan, limits_of(session, options.input).buffer_bytes)) session.log.line(line);
   return session.comm.rank() == 0 ? dry_run_json(targets, plan, limits_of(session, options.input).buffer_bytes) : "";
@@ -255,13 +265,11 @@ std::string merge(const Session& session, const MergeOptions& options) {
                      ": ranks there only read and send");
   times.enter("catalog");
   const std::vector<Asset> assets = find_assets(session, config, options.adapters);
-  session.log.line("Merging parameters using " + std::to_string(options.input.threads) + " thread" +
-                   (options.input.threads == 1 ? "" : "s") + " on " + std::to_string(session.comm.size()) + " rank" +
-                   (session.comm.size() == 1 ? "" : "s"));
+  session.log.line("Merging parameters using " + counted(static_cast<std::uint64_t>(options.input.threads), "thread") + " on " +
+                   counted(static_cast<std::uint64_t>(session.comm.size()), "rank"));
 
   FileCache files(session.files, input.source, limits);
-  MapOptions map_options =
-      complete_map_options(session, input.source, options.map, options.custom_mapping_path, options.like_dir, limits);
+  MapOptions map_options = complete_map_options(session, input.source, options.map, options.custom_mapping_path, options.like_dir, limits);
   if (!options.adapters.empty()) map_options.lora.what = LoraChoice::What::fold;
   Catalog catalog = read_model_input(session, "catalog", files, input, config.config, map_options, options.fill_missing_from,
                                      options.input.cache_dir, limits);
@@ -295,12 +303,10 @@ std::string merge(const Session& session, const MergeOptions& options) {
   const JournalKey key{command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers),
                        watch.identity(), options.stage};
   const OpenedPartial partial = open_partial(session.comm, session.files, target, plan, {key.command, options.restart, options.stage == 2});
-  if (partial.is_published) {
-    session.log.line("An earlier run had written all of " + printable(options.target_dir, 4096) + " and was ended before it could say so");
+  if (is_done_already(session, partial, options.target_dir)) {
     times.leave();
     return report_merge(session, {options, input.source, catalog, mapping, plan, {}, target, times});
   }
-  for (const std::string& note : partial.notes) session.log.line(note);
   const Resumed resumed = resume_from_journals(session.comm, session.files, target, plan, partial.found, key, limits);
   say_what_is_done(session, resumed);
   const Plan left = agree_on_plan(session, mapping.targets, plan.layout, target, options, resumed.done);

@@ -39,6 +39,12 @@ void require_enough_buffer(const Session& session, const Targets& targets, const
                                          const Mapping& mapping, const Plan& plan, const TargetFolder& target, const MergeOptions& options,
                                          Journal* journal, StepTimes& times);
 
+/// Local. Says what opening the partial folder has found. Whether a run before has published all, so that nothing is left to do.
+[[nodiscard]] bool is_done_already(const Session& session, const OpenedPartial& partial, const std::string& target_dir);
+
+/// Collective. Publishes adapters alone, unless a signal has come: the last chance to stop.
+void publish_adapters(const Session& session, const TargetFolder& target, const Output& output, const MergeOptions& options);
+
 /// Prints the plan; returns it as JSON.
 [[nodiscard]] std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options);
 

@@ -8,6 +8,7 @@
 #include "direct.h"
 #include "move_state.h"
 #include "rounds.h"
+#include "step_times.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/publish.h"
@@ -37,10 +38,6 @@ bool needs_rounds(const Plan& plan, const Comm& comm, const MoveOptions& options
   if (options.home_readers && comm.size() > 1) return true;
   return std::any_of(plan.groups.begin(), plan.groups.end(),
                      [&](const Group& group) { return writes_collectively(group, comm, options.io); });
-}
-
-double seconds_of(std::uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
 }
 
 }  // namespace

@@ -131,10 +131,6 @@ ordered_json full_report(const MergeFacts& facts, const std::vector<std::string>
   return report;
 }
 
-double seconds_of(std::uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
-}
-
 ordered_json rank_json(const RankFigures& figures, std::size_t rank) {
   ordered_json steps = ordered_json::object();
   for (const StepTime& time : figures.steps) steps[time.step] = seconds_of(time.ns);

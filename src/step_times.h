@@ -9,6 +9,10 @@
 
 namespace unshard {
 
+[[nodiscard]] inline double seconds_of(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
 struct StepTime {
   std::string step;
   std::uint64_t ns = 0;

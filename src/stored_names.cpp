@@ -12,10 +12,6 @@
 namespace unshard {
 namespace {
 
-std::string count_of(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 class Cleaner {
  public:
   explicit Cleaner(const MapContext& context) : context_(context), idle_(context.options.drop.size(), true) {
@@ -81,7 +77,7 @@ class Cleaner {
   void require_one_section() const {
     if (in_section_.size() < 2) return;
     std::vector<std::string> found;
-    for (const auto& [section, count] : in_section_) found.push_back("'" + std::string(section) + "' (" + count_of(count, "tensor") + ")");
+    for (const auto& [section, count] : in_section_) found.push_back("'" + std::string(section) + "' (" + counted(count, "tensor") + ")");
     throw Error(ErrorCode::bad_input, "the checkpoint: holds weights of several models: " + name_list(found, 12) +
                                           "; leave out all but one, as with --drop '" + std::string(in_section_.rbegin()->first) + "*'");
   }
@@ -116,20 +112,20 @@ class Cleaner {
                   name_list(names) + ": LoRA tensors and no base weights; give the base model's folder with --fill-missing-from");
     }
     if (adapters_.empty() || context_.options.lora.what == LoraChoice::What::drop) return;
-    throw Error(ErrorCode::unsupported, name_list(adapters_) + ": " + count_of(adapters_.size(), "LoRA tensor") +
+    throw Error(ErrorCode::unsupported, name_list(adapters_) + ": " + counted(adapters_.size(), "LoRA tensor") +
                                             " that belong to no adapter that is extracted or folded; leave them out with --lora drop");
   }
 
   void add_notes() {
     for (const std::string& note : context_.adapters.notes) named_.notes.push_back(note);
     if (!adapters_.empty())
-      named_.notes.push_back("Dropped " + count_of(adapters_.size(), "LoRA tensor") + "; the base weights are written");
-    if (!dropped_.empty()) named_.notes.push_back("Dropped " + count_of(dropped_.size(), "tensor") + " by --drop: " + name_list(dropped_));
+      named_.notes.push_back("Dropped " + counted(adapters_.size(), "LoRA tensor") + "; the base weights are written");
+    if (!dropped_.empty()) named_.notes.push_back("Dropped " + counted(dropped_.size(), "tensor") + " by --drop: " + name_list(dropped_));
     for (std::size_t i = 0; i < idle_.size(); ++i) {
       if (idle_[i]) named_.notes.push_back("--drop " + printable(context_.options.drop[i]) + " matches no tensor");
     }
     if (!rebuilt_.empty())
-      named_.notes.push_back("Left out " + count_of(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
+      named_.notes.push_back("Left out " + counted(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
   }
 
   const MapContext& context_;

@@ -25,7 +25,7 @@ Round WavePlan::round(std::uint64_t number) const {
   round.step = steps_[number];
   for (std::uint64_t at = round.step.begin; at < round.step.end; at = round.parts.back().piece.end) {
     const std::uint64_t end = std::min(round.step.end, state_.book.end_of(round.step.file, at));
-    round.parts.push_back({next_piece(state_.assembler, round.step.file, at, end, budget_.piece), {}, {}});
+    round.parts.push_back({next_piece(state_.assembler, round.step.file, at, end, budget_.piece), {}, {}, {}});
   }
   place_messages(round);
   return round;

@@ -46,4 +46,7 @@ class Error : public std::runtime_error {
 /// Names for a message: `a, b, c and 12 more`. Local.
 [[nodiscard]] std::string name_list(const std::vector<std::string>& names, std::size_t most = 6);
 
+/// `1 tensor`, `2 tensors`: a count and its noun for a message. Local.
+[[nodiscard]] std::string counted(std::uint64_t count, std::string_view noun);
+
 }  // namespace unshard

@@ -145,10 +145,10 @@ Source describe_fsdp_files(const Tree& tree, const std::vector<std::string>& fol
   source.world_size = choose_world_size(tree, folders, found);
   for (const auto& [world_size, ranks] : found) {
     if (world_size == source.world_size) continue;
-    source.findings.push_back({Severity::note, source.folder,
-                               std::to_string(ranks.size()) + " rank file" + (ranks.size() == 1 ? "" : "s") + " of world size " +
-                                   std::to_string(world_size) + " left from another run, not used",
-                               ErrorCode::bad_input});
+    source.findings.push_back(
+        {Severity::note, source.folder,
+         counted(ranks.size(), "rank file") + " of world size " + std::to_string(world_size) + " left from another run, not used",
+         ErrorCode::bad_input});
   }
   const auto chosen = found.find(source.world_size);
   const auto ranks = chosen == found.end() ? std::map<std::uint32_t, std::vector<std::string>>{} : chosen->second;

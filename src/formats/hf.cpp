@@ -17,10 +17,6 @@
 namespace unshard {
 namespace {
 
-std::string counted(std::size_t tensors) {
-  return std::to_string(tensors) + (tensors == 1 ? " tensor" : " tensors");
-}
-
 /// What one file holds against what the index says of it.
 void compare_with_index(const Source& source, FileId file, const std::vector<Piece>& pieces, std::vector<Finding>& findings) {
   const std::string index = "the index " + printable(source.index_label);
@@ -45,11 +41,11 @@ void compare_with_index(const Source& source, FileId file, const std::vector<Pie
   if (!lacking.empty()) {
     findings.push_back(
         {Severity::error, label,
-         "lacks " + counted(lacking.size()) + " that " + index + " says it holds: " + name_list(lacking, most_names)});
+         "lacks " + counted(lacking.size(), "tensor") + " that " + index + " says it holds: " + name_list(lacking, most_names)});
   }
   if (!unnamed.empty()) {
     findings.push_back({Severity::error, label,
-                        "holds " + counted(unnamed.size()) + " that " + index +
+                        "holds " + counted(unnamed.size(), "tensor") + " that " + index +
                             " does not name, so that no loader reads them: " + name_list(unnamed, most_names)});
   }
 }

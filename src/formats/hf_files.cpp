@@ -157,8 +157,7 @@ class Description {
       if (add_file(std::string(name))) {
         number_of[name] = number;
       } else {
-        error(std::string(name), index_name + " names this file for " + std::to_string(tensors.size()) +
-                                     (tensors.size() == 1 ? " tensor (" : " tensors (") + name_list(tensors) +
+        error(std::string(name), index_name + " names this file for " + counted(tensors.size(), "tensor") + " (" + name_list(tensors) +
                                      "), but it is missing; copy it here");
       }
     }

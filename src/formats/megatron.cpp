@@ -10,6 +10,7 @@
 #include "formats/megatron_args.h"
 #include "formats/megatron_files.h"
 #include "formats/megatron_place.h"
+#include "formats/torch_pieces.h"
 #include "formats/torch_rebuild.h"
 #include "formats/torch_walk.h"
 #include "side_state.h"
@@ -54,20 +55,9 @@ std::string without_module(std::string name) {
 }
 
 Piece piece_of(const TorchEntry& entry, std::uint64_t chunk_number, const std::string& name) {
-  const StoredTensor& stored = entry.tensor;
-  Piece piece{std::to_string(chunk_number) + ":" + name, stored.dtype, stored.shape, {}};
-  if (volume(piece.shape) == 0) return piece;
-  Chunk chunk;
-  chunk.box = whole(piece.shape);
-  chunk.position = stored.position;
-  chunk.strides = stored.strides;
-  chunk.record_position = stored.record_position;
-  chunk.record_bytes = stored.record_bytes;
-  chunk.record_crc = stored.record_crc;
-  chunk.has_crc = stored.has_crc;
-  chunk.big_endian = stored.big_endian;
-  chunk.plain = true;
-  piece.chunks.push_back(chunk);
+  Piece piece = whole_piece(entry);
+  piece.name = std::to_string(chunk_number) + ":" + name;
+  for (Chunk& chunk : piece.chunks) chunk.plain = true;
   return piece;
 }
 

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <map>
 
+#include "formats/shard_files.h"
 #include "labels.h"
 #include "unshard/error.h"
 #include "unshard/file_system.h"
@@ -26,34 +27,6 @@ std::string weight_file(const Tree& tree, const std::string& folder) {
     if (tree.find(path) != nullptr) return path;
   }
   return "";
-}
-
-/// Why the file can't be read, by what its listing says.
-std::string visible_problem(const FileStatus& status) {
-  if (status.kind == FileKind::folder) return "is a folder, not a file";
-  if (status.kind == FileKind::other) return "is a dead link or no regular file";
-  if (status.size_bytes == 0) return "is empty (0 bytes); copy it again";
-  return "";
-}
-
-/// The files of one rank's folder, found in one place or more.
-ShardFile one_file(const Tree& tree, const std::vector<std::string>& paths) {
-  const TreeEntry& first = *tree.find(paths.front());
-  ShardFile file;
-  file.path = paths.front();
-  file.label = label_of(tree, file.path);
-  file.size_bytes = first.status.size_bytes;
-  file.nodes = first.nodes;
-  for (std::size_t i = 1; i < paths.size(); ++i) {
-    const TreeEntry& other = *tree.find(paths[i]);
-    if (other.status.kind != first.status.kind || other.status.size_bytes != first.status.size_bytes) {
-      throw bad_input(paths[i], "has " + std::to_string(other.status.size_bytes) + " bytes but " + printable(paths.front(), 4096) +
-                                    " has " + std::to_string(first.status.size_bytes) + "; give the folders of one checkpoint");
-    }
-    file.copies.push_back({paths[i], other.nodes});
-    for (const auto& nodes : other.other_copies) file.copies.push_back({paths[i], nodes});
-  }
-  return file;
 }
 
 /// config.json lies in the checkpoint, or (verl) beside the folder `model`.
@@ -124,7 +97,7 @@ Source describe_megatron_files(const Tree& tree, const std::vector<std::string>&
                                          printable(found.begin()->second.front(), 4096) + " has " +
                                          std::to_string(found.begin()->first.size()) + "; give the files of one checkpoint");
     }
-    ShardFile file = one_file(tree, paths);
+    ShardFile file = shard_at(tree, paths);
     file.rank = static_cast<std::uint32_t>(source.files.size());
     const std::string problem = visible_problem(tree.find(file.path)->status);
     if (problem.empty()) {

@@ -293,7 +293,9 @@ class Signals(ProgramTest):
         self.expect_that_it_works_now(2)
 
 
-class Faults(ProgramTest):
+class FaultyTest(ProgramTest):
+    """With the library of faults, and a checkpoint that is large enough to fail in the middle."""
+
     def setUp(self):
         super().setUp()
         if not OPTIONS.faults:
@@ -301,6 +303,8 @@ class Faults(ProgramTest):
         self.input = self.folder / "input"
         write_large_checkpoint(self.input)
 
+
+class Faults(FaultyTest):
     def each_rank(self, least=1):
         for ranks in range(least, 5):
             for rank in sorted({0, ranks - 1}):
@@ -445,15 +449,11 @@ class Limits(ProgramTest):
         self.assertEqual(read_safetensors(self.target / "model.safetensors"), names)
 
 
-class Resume(ProgramTest):
+class Resume(FaultyTest):
     """After `kill -9` the same command goes on; bench/kill.py does it at 50 random moments of a large merge."""
 
     def setUp(self):
         super().setUp()
-        if not OPTIONS.faults:
-            self.skipTest("needs the library of faults")
-        self.input = self.folder / "input"
-        write_large_checkpoint(self.input)
         self.expect_that_it_works_now()
         self.expected = (self.target / "model.safetensors").read_bytes()
         shutil.rmtree(self.target)

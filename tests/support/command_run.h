@@ -2,8 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -51,6 +53,13 @@ inline std::string failure_of(int ranks, const std::function<void(const Session&
   } catch (const Error& error) {
     return std::string(name_of(error.code())) + ": " + error.what();
   }
+}
+
+/// All bytes of a file of the real disk.
+inline std::string content(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 /// A fresh folder, removed with all in it.

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <sstream>
 
 #include "catalog_tables.h"
 #include "support/command_run.h"
@@ -16,14 +15,9 @@
 namespace unshard {
 namespace {
 
+using testing::content;
 using testing::RecordingLog;
 using testing::TemporaryFolder;
-
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 struct Checked {
   std::string lines, json;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "hdf5_library.h"
 #include "support/command_run.h"
@@ -15,15 +14,10 @@
 namespace unshard {
 namespace {
 
+using testing::content;
 using testing::TemporaryFolder;
 
 const std::string model_case = UNSHARD_CASES "/fsdp/two_ranks_bf16/";
-
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 void write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;

@@ -1,20 +1,13 @@
 // A small model moved by as many ranks as large jobs have: most have little or nothing to do, and the bytes are the same.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "support/command_run.h"
 #include "unshard/merge.h"
 
 namespace unshard {
 namespace {
 
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
+using testing::content;
 
 TEST(ManyRanks, SixtyFourRanksWriteTheSameBytes) {
   const std::string model_case = UNSHARD_CASES "/fsdp/two_stages/";

@@ -3,24 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "support/command_run.h"
+#include "support/real_disk.h"
 #include "unshard/merge.h"
 
 namespace unshard {
 namespace {
 
+using testing::content;
 using testing::TemporaryFolder;
 
 const std::string staged_case = UNSHARD_CASES "/fsdp/two_stages/";
-
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 MergeOptions merge_into(const std::string& target) {
   MergeOptions options;
@@ -49,30 +43,19 @@ TEST(Merge, StageTwoWithAnotherCutThanStageOneIsRefused) {
 }
 
 /// The real disk, on which one rank does not see a folder.
-class WithoutFolder final : public FileSystem {
+class WithoutFolder final : public testing::RealDisk {
  public:
-  explicit WithoutFolder(std::string hidden) : hidden_(std::move(hidden)), disk_(posix_file_system()) {}
+  explicit WithoutFolder(std::string hidden) : hidden_(std::move(hidden)) {}
 
   std::unique_ptr<File> open_for_reading(const std::string& path) override {
     if (is_hidden(path)) throw Error(ErrorCode::io, path + ": is not on this node");
-    return disk_->open_for_reading(path);
+    return RealDisk::open_for_reading(path);
   }
-  std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override { return disk_->open_for_writing(path, create); }
-  std::optional<FileStatus> status(const std::string& path) override { return is_hidden(path) ? std::nullopt : disk_->status(path); }
-  std::vector<FolderEntry> list(const std::string& path) override { return disk_->list(path); }
-  void make_folder(const std::string& path) override { disk_->make_folder(path); }
-  void remove_file(const std::string& path) override { disk_->remove_file(path); }
-  void remove_folder(const std::string& path) override { disk_->remove_folder(path); }
-  void rename(const std::string& from, const std::string& to) override { disk_->rename(from, to); }
-  void sync_folder(const std::string& path) override { disk_->sync_folder(path); }
-  std::uint64_t free_bytes(const std::string& path) override { return disk_->free_bytes(path); }
-  std::string canonical(const std::string& path) override { return disk_->canonical(path); }
-  [[nodiscard]] const IoCounters& counters() const override { return disk_->counters(); }
+  std::optional<FileStatus> status(const std::string& path) override { return is_hidden(path) ? std::nullopt : RealDisk::status(path); }
 
  private:
   [[nodiscard]] bool is_hidden(const std::string& path) const { return path.starts_with(hidden_); }
   std::string hidden_;
-  std::unique_ptr<FileSystem> disk_;
 };
 
 TEST(Merge, TokenizerFilesThatOnlyAnotherNodeSeesAreCopied) {

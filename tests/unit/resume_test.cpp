@@ -6,50 +6,32 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "run_lock.h"
 #include "support/command_run.h"
+#include "support/real_disk.h"
 #include "unshard/merge.h"
 
 namespace unshard {
 namespace {
 
+using testing::content;
 using testing::TemporaryFolder;
 
 const std::string model_case = UNSHARD_CASES "/fsdp/two_stages/";
 
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 /// The real disk, on which something happens when a file is opened to be written.
-class Disturbed final : public FileSystem {
+class Disturbed final : public testing::RealDisk {
  public:
-  explicit Disturbed(std::function<void(const std::string& path)> happens) : happens_(std::move(happens)), disk_(posix_file_system()) {}
+  explicit Disturbed(std::function<void(const std::string& path)> happens) : happens_(std::move(happens)) {}
 
-  std::unique_ptr<File> open_for_reading(const std::string& path) override { return disk_->open_for_reading(path); }
   std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override {
     if (!create) happens_(path);
-    return disk_->open_for_writing(path, create);
+    return RealDisk::open_for_writing(path, create);
   }
-  std::optional<FileStatus> status(const std::string& path) override { return disk_->status(path); }
-  std::vector<FolderEntry> list(const std::string& path) override { return disk_->list(path); }
-  void make_folder(const std::string& path) override { disk_->make_folder(path); }
-  void remove_file(const std::string& path) override { disk_->remove_file(path); }
-  void remove_folder(const std::string& path) override { disk_->remove_folder(path); }
-  void rename(const std::string& from, const std::string& to) override { disk_->rename(from, to); }
-  void sync_folder(const std::string& path) override { disk_->sync_folder(path); }
-  LockAttempt try_lock(const std::string& path) override { return disk_->try_lock(path); }
-  std::uint64_t free_bytes(const std::string& path) override { return disk_->free_bytes(path); }
-  std::string canonical(const std::string& path) override { return disk_->canonical(path); }
-  [[nodiscard]] const IoCounters& counters() const override { return disk_->counters(); }
 
  private:
   std::function<void(const std::string& path)> happens_;
-  std::unique_ptr<FileSystem> disk_;
 };
 
 class Resume : public ::testing::Test {
@@ -97,7 +79,8 @@ class Resume : public ::testing::Test {
   std::string run_that_fails(int ranks = 1, int opens_before = 0) {
     std::atomic<int> opens = 0;
     const std::string lines = run(ranks, [&](const std::string& path) {
-      if (path.find("model-00003-of") != std::string::npos && opens++ >= opens_before) throw Error(ErrorCode::io, path + ": broken on purpose");
+      if (path.find("model-00003-of") != std::string::npos && opens++ >= opens_before)
+        throw Error(ErrorCode::io, path + ": broken on purpose");
     });
     EXPECT_NE(error_.find("broken on purpose"), std::string::npos) << error_;
     EXPECT_FALSE(std::filesystem::exists(options_.target_dir));

@@ -3,8 +3,9 @@
 #include "adapter_input.h"
 
 #include "append_rows.h"
+#include "check_files.h"
+#include "formats/shard_files.h"
 #include "input.h"
-#include "labels.h"
 #include "steps.h"
 #include "unshard/agree.h"
 
@@ -39,13 +40,12 @@ Source describe_adapter(const Tree& tree) {
   if (file_in(tree, folder, config_name) == nullptr)
     fail(folder, "holds no " + std::string(config_name) + ", without which the adapter's scale is unknown");
   const std::string path = join_path(folder, weights);
-  const TreeEntry& entry = *tree.find(path);
-  if (!entry.problem.empty()) fail(path, entry.problem);
   Source source;
   source.format = "hf";
   source.folder = folder;
   source.config_folders = {folder};
-  source.files.push_back({path, label_of(tree, path), entry.status.size_bytes, 0, entry.nodes, {}});
+  source.files.push_back(shard_at(tree, {path}));
+  check_files(tree, source.files);
   return source;
 }
 

@@ -73,5 +73,32 @@ TEST(Merge, TokenizerFilesThatOnlyAnotherNodeSeesAreCopied) {
     EXPECT_EQ(content(folder / ("model/" + std::string(name))), content(staged_case + "input/huggingface/" + name)) << name;
 }
 
+// Two nodes have another adapter under one path, of the same size: which of them is meant, nobody can know.
+TEST(MergeLora, AnAdapterThatDiffersBetweenNodesIsRefusedWithBothHosts) {
+  const TemporaryFolder here, there;
+  for (const TemporaryFolder* disk : {&here, &there}) disk->copy(UNSHARD_CASES "/lora/plain_fp32/input", "in");
+  MergeLoraOptions options;
+  options.merge.input.local_dirs = {"/in/base"};
+  options.merge.adapters = {{"/in/adapter", 1}};
+  options.merge.target_dir = "/out";
+  options.merge.dry_run = true;
+  const auto failure = [&] {
+    try {
+      (void)testing::run_command(2, [&](const Session& session) { (void)merge_lora(session, options); }, {here / "", there / ""});
+    } catch (const Error& error) {
+      return std::string(name_of(error.code())) + ": " + error.what();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(failure(), "");
+  std::fstream other(there / "in/adapter/adapter_model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  other.seekp(-1, std::ios::end);
+  other.put('\x7f');
+  other.close();
+  const std::string text = failure();
+  EXPECT_TRUE(text.starts_with("bad_input: ")) << text;
+  for (const char* part : {"adapter_model.safetensors", "node0", "node1"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace unshard

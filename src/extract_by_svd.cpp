@@ -325,12 +325,13 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   times.enter("catalog");
   Input input = open_input(session, "hf", {options.base_model});
   FileCache files(session.files, input.source, limits);
-  Catalog catalog = read_proven_catalog(session, "base model", files, input.source);
+  Catalog catalog = read_proven_catalog(session, "base model", files, input.source, {&input.tree, merge.input.cache_dir});
   Input tuned = open_input(session, "hf", {options.finetuned});
   const ConfigFolder config = find_config(session, tuned.source, "");
   {
     FileCache tuned_files(session.files, tuned.source, limits);
-    const Catalog tuned_catalog = read_proven_catalog(session, "fine-tuned model", tuned_files, tuned.source);
+    const Catalog tuned_catalog =
+        read_proven_catalog(session, "fine-tuned model", tuned_files, tuned.source, {&tuned.tree, merge.input.cache_dir});
     append_catalog(session.comm, input.source, catalog, tuned.source, tuned_catalog);
     input.tree.entries.merge(tuned.tree.entries);
   }

@@ -68,7 +68,7 @@ std::string extract_lora(const Session& session, const ExtractLoraOptions& optio
   require_buffers("extract-lora", limits, least_reading_bytes);
   Input input = open_input(session, options.merge.input.backend, options.merge.input.local_dirs);
   FileCache files(session.files, input.source, limits);
-  Catalog catalog = read_proven_catalog(session, "catalog", files, input.source);
+  Catalog catalog = read_proven_catalog(session, "catalog", files, input.source, {&input.tree, options.merge.input.cache_dir});
   std::vector<AdapterUse> uses = adapters_in(session, input.source, catalog, options.merge.lora_alpha);
   if (uses.empty()) {
     throw Error(ErrorCode::bad_input,

@@ -30,7 +30,7 @@ std::string write_combined(const Session& session, const MergeOptions& options) 
   Input input = open_input(session, options.input.backend, options.input.local_dirs);
   const ConfigFolder config = find_config(session, input.source, "");
   FileCache files(session.files, input.source, limits);
-  Catalog catalog = read_proven_catalog(session, "catalog", files, input.source);
+  Catalog catalog = read_proven_catalog(session, "catalog", files, input.source, {&input.tree, options.input.cache_dir});
   MapOptions map;
   map.lora.what = LoraChoice::What::fold;
   std::vector<std::string> sources = options.input.local_dirs;

@@ -90,7 +90,8 @@ TEST_F(CatalogCache, AFileThatHasChangedIsReadAgain) {
 TEST_F(CatalogCache, ADamagedFileIsIgnoredWithOneLineAndWrittenAgain) {
   const Checked first = run();
   const std::string path = cache_file(), whole = content(path);
-  for (const std::size_t at : {std::size_t{0}, std::size_t{9}, std::size_t{17}, std::size_t{520}, std::size_t{2000}, whole.size() - 1, whole.size()}) {
+  for (const std::size_t at :
+       {std::size_t{0}, std::size_t{9}, std::size_t{17}, std::size_t{520}, std::size_t{2000}, whole.size() - 1, whole.size()}) {
     std::string damaged = whole;
     if (at < whole.size()) {
       damaged[at] = static_cast<char>(damaged[at] ^ 1);
@@ -142,12 +143,22 @@ TEST(CatalogTables, RowsThatNoHeaderCouldGiveAreRefused) {
       [](CatalogContent&, Chunk& c) { c.file = 1; },
       [](CatalogContent&, Chunk& c) { c.position = 900; },
       [](CatalogContent&, Chunk& c) { c.position = ~std::uint64_t{0} - 10; },
-      [](CatalogContent&, Chunk& c) { c.strides = {~std::uint64_t{0}, 1}; },
-      [](CatalogContent&, Chunk& c) { c.box.offset = {1, 0}; },
-      [](CatalogContent&, Chunk& c) { c.box.extent = {0, 4}; },
-      [](CatalogContent&, Chunk& c) { c.box.extent = {~std::uint64_t{0}, 4}; },
+      [](CatalogContent&, Chunk& c) {
+        c.strides = {~std::uint64_t{0}, 1};
+      },
+      [](CatalogContent&, Chunk& c) {
+        c.box.offset = {1, 0};
+      },
+      [](CatalogContent&, Chunk& c) {
+        c.box.extent = {0, 4};
+      },
+      [](CatalogContent&, Chunk& c) {
+        c.box.extent = {~std::uint64_t{0}, 4};
+      },
       [](CatalogContent&, Chunk& c) { c.record_bytes = 2000; },
-      [](CatalogContent& t, Chunk&) { t.tensors[0].shape = {~std::uint64_t{0}, 16}; },
+      [](CatalogContent& t, Chunk&) {
+        t.tensors[0].shape = {~std::uint64_t{0}, 16};
+      },
       [](CatalogContent& t, Chunk&) { t.tensors[0].dtype = static_cast<DType>(99); },
       [](CatalogContent& t, Chunk&) { t.files.clear(); },
       [](CatalogContent& t, Chunk&) { t.tensors.clear(); },
@@ -159,6 +170,45 @@ TEST(CatalogTables, RowsThatNoHeaderCouldGiveAreRefused) {
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(left_out));
     EXPECT_THROW((void)content_of(others), Error) << columns[left_out].name;
   }
+}
+
+/// How many catalogs a command keeps, and that it writes the same from them.
+std::size_t kept_by(const std::function<void(const Session& session, const MergeOptions& options)>& command) {
+  const TemporaryFolder folder;
+  MergeOptions options;
+  options.input.cache_dir = folder / "cache";
+  for (const char* target : {"first", "second"}) {
+    options.target_dir = folder / target;
+    (void)testing::run_command(2, [&](const Session& session) { command(session, options); });
+  }
+  EXPECT_EQ(content(folder / "first/adapter_model.safetensors"), content(folder / "second/adapter_model.safetensors"));
+  std::size_t count = 0;
+  if (!std::filesystem::exists(options.input.cache_dir)) return count;
+  for (const auto& entry : std::filesystem::directory_iterator(options.input.cache_dir)) count += entry.is_regular_file() ? 1 : 0;
+  return count;
+}
+
+TEST(CacheOfAdapters, CommandsThatWriteAdaptersKeepCatalogsToo) {
+  const std::string cases = UNSHARD_CASES "/lora/";
+  EXPECT_EQ(kept_by([&](const Session& session, MergeOptions options) {
+              options.input.local_dirs = {cases + "fsdp2_extract_lora_command/input"};
+              options.lora_alpha = 8;
+              (void)extract_lora(session, {options, "", "", 0});
+            }),
+            1U);
+  EXPECT_EQ(kept_by([&](const Session& session, const MergeOptions& options) {
+              (void)extract_lora(session, {options, cases + "svd_round_trip/input/base", cases + "svd_round_trip/input/finetuned", 4});
+            }),
+            2U);
+  EXPECT_EQ(kept_by([&](const Session& session, MergeOptions options) {
+              options.input.local_dirs = {cases + "two_adapters_to_one/input/base"};
+              options.adapters = {{cases + "two_adapters_to_one/input/one", 1}, {cases + "two_adapters_to_one/input/two", 1}};
+              MergeLoraOptions combined;
+              combined.merge = options;
+              combined.writes_adapter = true;
+              (void)merge_lora(session, combined);
+            }),
+            1U);
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ std::chrono::milliseconds patience(int rank) {
   return std::chrono::milliseconds(4000 + 100 * std::min(rank, 20));
 }
 
+constexpr std::chrono::milliseconds time_for_the_line{500};
+
 bool mpi_is_running() {
   int started = 0, ended = 0;
   MPI_Initialized(&started);
@@ -105,7 +107,8 @@ class StartLimit {
   std::thread thread_;  // last, so that it sees the others
 };
 
-/// What a rank does when another one has died.
+/// What a rank does when another one has died. Slurm ends the step, and what is on its way to the user with it, soon after the first task
+/// that leaves MPI so: none does before the line has had time to get there.
 Lifeline::OnLoss end_after_loss(const Comm& comm) {
   std::vector<std::string> hosts;
   for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(comm.host_of(rank));
@@ -115,6 +118,7 @@ Lifeline::OnLoss end_after_loss(const Comm& comm) {
           "ranks: rank " + std::to_string(rank) + " on " + hosts[static_cast<std::size_t>(rank)] +
           ": has died (killed, or out of memory, or its node has failed); see what its node says, then start the same command again");
     }
+    std::this_thread::sleep_for(time_for_the_line);
     _exit(static_cast<int>(ErrorCode::mpi));
   };
 }
@@ -211,7 +215,9 @@ Ending Runtime::common_ending(const Ending& mine) {
 int Runtime::finish(const Ending& mine) {
   if (uses_mpi_) meet(mine);
   const Ending ending = common_ending(mine);
-  if (ending.code != 0 && comm_->rank() == 0) print_error(ending.text);
+  if (ending.code == 0) return 0;
+  if (comm_->rank() == 0) print_error(ending.text);
+  if (uses_mpi_) meet(ending);  // at the first rank that exits so, the launcher may kill the one that speaks
   return ending.code;
 }
 

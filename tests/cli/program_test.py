@@ -29,7 +29,7 @@ RANKS = (0, 1, 2, 3, 4)  # 0: a plain command
 
 def environment(**extra):
     """Without what a launcher around the tests has set."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES) or k.startswith(("OMPI_ALLOW", "OMPI_MCA"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES) or k.startswith(("OMPI_ALLOW", "OMPI_MCA", "PMIX_MCA"))}
     return {**kept, **extra}
 
 
@@ -63,13 +63,21 @@ class Run:
         return self
 
 
+    def pids(self):
+        """The processes that the launcher has started, in the order of their ranks, as soon as all run the program."""
+        deadline = time.monotonic() + 30
+        while True:
+            tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+            pids = sorted(int(pid) for task in tasks for pid in (task / "children").read_text().split())
+            if len(pids) == self.ranks and all(Path(f"/proc/{pid}/exe").resolve() == Path(OPTIONS.unshard).resolve() for pid in pids):
+                return pids
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the launcher has started {len(pids)} of {self.ranks} ranks")
+            time.sleep(0.02)
+
+
 def run(arguments, ranks=0, **extra):
     return Run(arguments, ranks, **extra).wait()
-
-
-def ranks_of(launcher):
-    """The processes that the launcher has started, in the order of their ranks."""
-    return sorted(int(pid) for task in Path(f"/proc/{launcher}/task").iterdir() for pid in (task / "children").read_text().split())
 
 
 class ProgramTest(unittest.TestCase):
@@ -355,8 +363,8 @@ class Faults(FaultyTest):
                 started = Run(["merge", "--local-dir", self.input, "--target-dir", self.target, "--io", io, "--buffer-size", "1MiB"], 3,
                               FAULT="read-slow", FAULT_PATH="model_world_size")
                 self.addCleanup(started.process.kill)
-                time.sleep(1)
-                slow = ranks_of(started.process.pid)[-1]
+                slow = started.pids()[-1]
+                time.sleep(0.5)  # into the slow reads
                 os.kill(slow, signal.SIGSTOP)
                 time.sleep(3)
                 self.assertIsNone(started.process.poll(), "it has ended before the rank stood still; nothing was tested")
@@ -404,7 +412,7 @@ class Faults(FaultyTest):
         while not list(self.folder.glob("model.unshard-partial/*safetensors*")) and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.3)  # into the slow write
-        rank = int(subprocess.run(["pgrep", "--newest", "--parent", str(started.process.pid)], check=True, text=True, stdout=subprocess.PIPE).stdout)
+        rank = started.pids()[-1]
         os.kill(rank, signal.SIGSTOP)
         time.sleep(3)
         os.kill(rank, signal.SIGCONT)

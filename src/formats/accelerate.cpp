@@ -106,12 +106,7 @@ Source describe_bin_files(const Tree& tree, const std::vector<std::string>& fold
   for (const auto& [rank, paths] : ranks) {
     ShardFile file = shard_at(tree, paths);
     file.rank = rank;
-    std::string problem = visible_problem(tree.find(file.path)->status);
-    if (problem.empty()) {
-      source.files.push_back(std::move(file));
-    } else {
-      source.findings.push_back({Severity::error, file.label, std::move(problem), ErrorCode::bad_input});
-    }
+    if (is_usable(tree, file, source.findings)) source.files.push_back(std::move(file));
   }
   return source;
 }

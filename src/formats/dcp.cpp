@@ -135,11 +135,7 @@ Source describe_dcp_folders(const Tree& tree, const std::vector<std::string>& fo
     for (const std::string& name : names_of(tree, folders, is_rank_metadata))
       source.index_files.push_back(*shard_named(tree, folders, name));
   }
-  std::erase_if(source.index_files, [&](const ShardFile& file) {
-    const std::string problem = visible_problem(tree.find(file.path)->status);
-    if (!problem.empty()) source.findings.push_back({Severity::error, file.label, problem, ErrorCode::bad_input});
-    return !problem.empty();
-  });
+  std::erase_if(source.index_files, [&](const ShardFile& file) { return !is_usable(tree, file, source.findings); });
   if (source.index_files.empty() && source.findings.empty()) {
     const bool unfinished = shard_named(tree, folders, ".metadata.tmp").has_value();
     source.findings.push_back({Severity::error, std::string(metadata_name),

@@ -223,10 +223,7 @@ class Applier {
         missing.push_back(name);
         continue;
       }
-      if (std::string problem = visible_problem(tree_.find(file->path)->status); !problem.empty()) {
-        source_.findings.push_back({Severity::error, file->label, std::move(problem), ErrorCode::bad_input});
-        continue;
-      }
+      if (!is_usable(tree_, *file, source_.findings)) continue;
       file->rank = rank_in(base_name(name));
       WireWriter contents;
       for (const DcpPiece& piece : pieces) write_piece(contents, piece);

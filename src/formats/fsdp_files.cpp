@@ -159,12 +159,12 @@ Source describe_fsdp_files(const Tree& tree, const std::vector<std::string>& fol
   for (const auto& [rank, paths] : ranks) {
     ShardFile file = shard_at(tree, paths);
     file.rank = rank;
-    std::string problem = visible_problem(tree.find(file.path)->status);
-    if (rank >= source.world_size) problem = "is rank " + std::to_string(rank) + " of only " + std::to_string(source.world_size) + " ranks";
-    if (problem.empty()) {
+    if (rank >= source.world_size) {
+      source.findings.push_back({Severity::error, file.label,
+                                 "is rank " + std::to_string(rank) + " of only " + std::to_string(source.world_size) + " ranks",
+                                 ErrorCode::bad_input});
+    } else if (is_usable(tree, file, source.findings)) {
       source.files.push_back(std::move(file));
-    } else {
-      source.findings.push_back({Severity::error, file.label, problem, ErrorCode::bad_input});
     }
   }
   note_side_files(tree, folders, "optim", "optimizer files", source);

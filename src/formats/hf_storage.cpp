@@ -115,12 +115,7 @@ Source describe_hf_storage(const Tree& tree, const std::vector<std::string>& fol
   for (const std::string& name : names) {
     ShardFile file = *shard_named(tree, folders, name);
     file.rank = *writer_of(name);
-    const std::string problem = visible_problem(tree.find(file.path)->status);
-    if (problem.empty()) {
-      source.files.push_back(std::move(file));
-    } else {
-      source.findings.push_back({Severity::error, file.label, problem, ErrorCode::bad_input});
-    }
+    if (is_usable(tree, file, source.findings)) source.files.push_back(std::move(file));
   }
   sort_shards(source.files);
   source.index_files = source.files;

@@ -99,12 +99,7 @@ Source describe_megatron_files(const Tree& tree, const std::vector<std::string>&
     }
     ShardFile file = shard_at(tree, paths);
     file.rank = static_cast<std::uint32_t>(source.files.size());
-    const std::string problem = visible_problem(tree.find(file.path)->status);
-    if (problem.empty()) {
-      source.files.push_back(std::move(file));
-    } else {
-      source.findings.push_back({Severity::error, file.label, problem, ErrorCode::bad_input});
-    }
+    if (is_usable(tree, file, source.findings)) source.files.push_back(std::move(file));
   }
   return source;
 }

@@ -45,6 +45,13 @@ std::string visible_problem(const FileStatus& status) {
   return "";
 }
 
+bool is_usable(const Tree& tree, const ShardFile& file, std::vector<Finding>& findings) {
+  std::string problem = visible_problem(tree.find(file.path)->status);
+  if (problem.empty()) return true;
+  findings.push_back({Severity::error, file.label, std::move(problem), ErrorCode::bad_input});
+  return false;
+}
+
 void sort_shards(std::vector<ShardFile>& files) {
   std::sort(files.begin(), files.end(),
             [](const ShardFile& a, const ShardFile& b) { return std::tie(a.rank, a.label) < std::tie(b.rank, b.label); });

@@ -18,6 +18,9 @@ namespace unshard {
 /// Local, pure. Why the file can't be read, by what its listing says; "" when nothing speaks against it.
 [[nodiscard]] std::string visible_problem(const FileStatus& status);
 
+/// Local. Whether nothing in its listing speaks against the file; else that is one more finding.
+[[nodiscard]] bool is_usable(const Tree& tree, const ShardFile& file, std::vector<Finding>& findings);
+
 /// Local, pure. Sorts by rank, then label.
 void sort_shards(std::vector<ShardFile>& files);
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <string_view>
 
 #include "adapter_settings.h"
 #include "catalog_cache.h"
@@ -27,19 +26,21 @@ void compare_stated_bytes(const Source& source, const Catalog& catalog, std::vec
 
 /// Collective. config.json, where there is one that can be read; else, of a Hugging Face folder, what is wrong with that.
 std::optional<ConfigFolder> config_of(const Session& session, const Source& source, std::vector<Finding>& findings) {
+  const bool is_hf = source.format == "hf";
   try {
-    return find_config(session, source, "");
+    auto config = look_for_config(session, source, "");
+    if (!config && is_hf) findings.push_back({Severity::note, "config.json", "is not there; loaders need it"});
+    return config;
   } catch (const Error& error) {  // the same on every rank
     if (error.code() != ErrorCode::bad_input) throw;
-    if (source.format != "hf") return std::nullopt;
-    const bool is_there = std::string_view(error.what()).find("not found in") == std::string_view::npos;
-    findings.push_back({is_there ? Severity::error : Severity::note, "config.json", is_there ? error.what() : "is not there; loaders need it"});
+    if (is_hf) findings.push_back({Severity::error, "config.json", error.what()});
     return std::nullopt;
   }
 }
 
 /// Collective. Whether an output layer that config.json ties to the embedding, and that is stored too, is the same bit by bit.
-void compare_tie(const Session& session, FileCache& files, const Catalog& catalog, const ModelConfig& config, std::vector<Finding>& findings) {
+void compare_tie(const Session& session, FileCache& files, const Catalog& catalog, const ModelConfig& config,
+                 std::vector<Finding>& findings) {
   MapOptions options;
   take_names_and_facts(options, files.source(), catalog);
   options.dtype.kind = DTypeChoice::Kind::keep;
@@ -50,10 +51,11 @@ void compare_tie(const Session& session, FileCache& files, const Catalog& catalo
   const std::string& embedding = catalog.tensors[question->embedding].name;
   try {
     const bool equal = settle_tie(session, files, catalog, question) == TieAnswer::equal;
-    findings.push_back({Severity::note, head,
-                        equal ? "equals " + printable(embedding) + ", to which config.json ties it; merge leaves it out"
-                              : "differs from " + printable(embedding) +
-                                    ", to which config.json ties it: loaders disagree about such a model; merge writes both and unties them"});
+    findings.push_back(
+        {Severity::note, head,
+         equal ? "equals " + printable(embedding) + ", to which config.json ties it; merge leaves it out"
+               : "differs from " + printable(embedding) +
+                     ", to which config.json ties it: loaders disagree about such a model; merge writes both and unties them"});
   } catch (const Error& error) {  // the same on every rank; what can't be read is a finding already
     if (is_stop(error.code())) throw;
   }

@@ -114,7 +114,7 @@ void move_directly(MoveState& state) {
   }
   queue.stop();
   state.keep(workers.wait());
-  state.busy_seconds += workers.busy_seconds();
+  state.busy_ns += workers.busy_ns();
   agree_on_end(state, common.signal);
 }
 

@@ -52,17 +52,21 @@ SharedText read_shared_text(const Session& session, const std::string& path, con
   return {text_from(session.comm, reader, text), reader};
 }
 
-ConfigFolder find_config(const Session& session, const Source& source, const std::string& given) {
-  const std::vector<std::string> folders = config_candidates(source, given);
-  for (const std::string& folder : folders) {
+std::optional<ConfigFolder> look_for_config(const Session& session, const Source& source, const std::string& given) {
+  for (const std::string& folder : config_candidates(source, given)) {
     const std::string path = join_path(folder, "config.json");
     if (lowest_rank_with(session, path) == session.comm.size()) continue;
     const SharedText shared = read_shared_text(session, path, "config");
     auto config = collectively(session.comm, "config", [&] { return ModelConfig::parse(shared.text, path); });
-    return {folder, shared.reader, std::move(config)};
+    return ConfigFolder{folder, shared.reader, std::move(config)};
   }
-  throw Error(ErrorCode::bad_input,
-              "config: config.json: not found in " + name_list(folders, 12) + "; give the folder that has it with --hf-config DIR");
+  return std::nullopt;
+}
+
+ConfigFolder find_config(const Session& session, const Source& source, const std::string& given) {
+  if (auto found = look_for_config(session, source, given)) return std::move(*found);
+  throw Error(ErrorCode::bad_input, "config: config.json: not found in " + name_list(config_candidates(source, given), 12) +
+                                        "; give the folder that has it with --hf-config DIR");
 }
 
 std::string line_of_set_aside(const Source& source) {

@@ -1,6 +1,7 @@
 // Where a command reads from: the checkpoint below the folders given, its config.json, and the errors that were found on the way.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,11 @@ struct ConfigFolder {
   ModelConfig config;
 };
 
-/// Collective. `given` (--hf-config: a folder, or a config.json), else the first of the source's config folders that has a config.json.
-/// Throws Error(bad_input) naming the places that were searched.
+/// Collective. `given` (--hf-config: a folder, or a config.json), else the first of the source's config folders that has a config.json; none
+/// when there is none. Throws Error(bad_input) for one that can't be read.
+[[nodiscard]] std::optional<ConfigFolder> look_for_config(const Session& session, const Source& source, const std::string& given);
+
+/// Collective. The same, but none is an Error(bad_input) naming the places that were searched.
 [[nodiscard]] ConfigFolder find_config(const Session& session, const Source& source, const std::string& given);
 
 /// Collective. The text of a small file that at least one rank sees, on every rank; the lowest such rank reads it.

@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 
 #include "direct.h"
 #include "move_state.h"
 #include "rounds.h"
-#include "step_times.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/publish.h"
@@ -132,7 +130,6 @@ void agree_on_end(MoveState& state, int signal) {
 
 MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
                 const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options) {
-  const auto begin = std::chrono::steady_clock::now();
   const Assembler assembler(catalog.tensors, targets, plan, chunks);
   MoveState state{
       comm, sources, source,      plan, assembler, target_files, folder, options, work_needs(targets), ExtentBook(plan, comm.rank()),
@@ -147,11 +144,10 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
   report.read_bytes = state.counters.read_bytes;
   report.exchanged_bytes = state.counters.exchanged_bytes;
   report.written_bytes = state.counters.written_bytes;
-  report.read_seconds = seconds_of(state.counters.read_ns);
-  report.exchange_seconds = seconds_of(state.counters.exchange_ns);
-  report.write_seconds = seconds_of(state.counters.write_ns);
-  report.busy_seconds = state.busy_seconds;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.read_ns = state.counters.read_ns;
+  report.exchange_ns = state.counters.exchange_ns;
+  report.write_ns = state.counters.write_ns;
+  report.busy_ns = state.busy_ns;
   return report;
 }
 

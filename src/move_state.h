@@ -73,7 +73,7 @@ struct MoveState {
   WorkNeeds work;
   ExtentBook book;
   Counters counters;
-  double busy_seconds = 0;     ///< main thread only
+  std::uint64_t busy_ns = 0;   ///< main thread only
   std::optional<Error> error;  ///< the first of this rank; main thread only
 
   /// Where output file `file` grows.

@@ -28,10 +28,6 @@ std::uint64_t peak_rss_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
-std::uint64_t to_ns(double seconds) {
-  return static_cast<std::uint64_t>(seconds * 1e9);
-}
-
 Bytes encode(const RankFigures& figures) {
   WireWriter out;
   for_each_number(figures, [&](std::uint64_t number) { out.number(number); });
@@ -57,7 +53,7 @@ RankFigures decode(const Bytes& bytes) {
 
 std::string seconds_text(std::uint64_t ns) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3f", static_cast<double>(ns) * 1e-9);
+  std::snprintf(text.data(), text.size(), "%.3f", seconds_of(ns));
   return text.data();
 }
 
@@ -70,10 +66,10 @@ std::vector<RankFigures> gather_figures(Comm& comm, const FileSystem& files, con
   mine.written_bytes = moved.written_bytes;
   mine.opens = files.counters().opens;
   mine.peak_rss_bytes = peak_rss_bytes();
-  mine.read_ns = to_ns(moved.read_seconds);
-  mine.exchange_ns = to_ns(moved.exchange_seconds);
-  mine.write_ns = to_ns(moved.write_seconds);
-  mine.busy_ns = to_ns(moved.busy_seconds);
+  mine.read_ns = moved.read_ns;
+  mine.exchange_ns = moved.exchange_ns;
+  mine.write_ns = moved.write_ns;
+  mine.busy_ns = moved.busy_ns;
   mine.steps = times.steps();
   std::vector<RankFigures> all;
   for (const Bytes& bytes : comm.gather(encode(mine), 0)) {
@@ -92,7 +88,7 @@ std::size_t slowest_rank(const std::vector<RankFigures>& figures) {
 std::string summary_line(const std::vector<RankFigures>& figures, std::uint64_t total_ns) {
   std::uint64_t bytes = 0;
   for (const RankFigures& rank : figures) bytes += rank.written_bytes;
-  const double speed = total_ns == 0 ? 0 : static_cast<double>(bytes) / (static_cast<double>(total_ns) * 1e-9);
+  const double speed = total_ns == 0 ? 0 : static_cast<double>(bytes) / seconds_of(total_ns);
   const std::size_t slowest = slowest_rank(figures);
   return "Merged " + std::to_string(bytes) + " bytes in " + seconds_text(total_ns) + " s, " + short_bytes(speed) + "/s; slowest rank " +
          std::to_string(slowest) + " on " + printable(figures[slowest].host) + " (busy for " + seconds_text(figures[slowest].busy_ns) +

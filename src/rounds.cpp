@@ -210,7 +210,7 @@ class RoundsMove {
       }
       Workers workers(budget.threads);
       const int signal = Wave(state_, wave, wave_plan, exchange, budget, workers).run();
-      state_.busy_seconds += workers.busy_seconds();
+      state_.busy_ns += workers.busy_ns();
       return signal;
     }
   }

@@ -43,9 +43,9 @@ std::optional<Error> Workers::wait() {
   return std::exchange(error_, std::nullopt);
 }
 
-double Workers::busy_seconds() {
+std::uint64_t Workers::busy_ns() {
   const std::lock_guard lock(mutex_);
-  return std::chrono::duration<double>(busy_).count();
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(busy_).count());
 }
 
 void Workers::run(std::size_t worker) {

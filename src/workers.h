@@ -36,7 +36,7 @@ class Workers {
   std::optional<Error> wait();
 
   /// For how long there was a batch with tasks that had not ended, so far.
-  [[nodiscard]] double busy_seconds();
+  [[nodiscard]] std::uint64_t busy_ns();
 
  private:
   void run(std::size_t worker);

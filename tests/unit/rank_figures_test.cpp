@@ -78,7 +78,7 @@ TEST(Figures, OfAllRanksAreOnRankZero) {
   run_ranks(3, {}, [&](Comm& comm) {
     MoveReport moved;
     moved.read_bytes = static_cast<std::uint64_t>(comm.rank()) + 100;
-    moved.busy_seconds = comm.rank() == 2 ? 2 : 1;
+    moved.busy_ns = comm.rank() == 2 ? 2'000'000'000 : 1'000'000'000;
     StepTimes times;
     times.enter("move");
     times.leave();

@@ -8,6 +8,7 @@
 #include "check_config.h"
 #include "check_report.h"
 #include "input.h"
+#include "remote_code.h"
 #include "steps.h"
 #include "unshard/agree.h"
 #include "unshard/merge.h"
@@ -90,6 +91,8 @@ CheckResult check(const Session& session, const CheckOptions& options) {
   compare_stated_bytes(input.source, catalog, report.findings);
   if (const auto config = config_of(session, input.source, report.findings)) {
     const bool has_errors = std::ranges::count(report.findings, Severity::error, &Finding::severity) > 0;
+    if (std::string code = missing_remote_code(session, *config); !code.empty())
+      report.findings.push_back({Severity::note, "config.json", std::move(code)});
     if (input.source.format == "hf") {
       auto found = collectively(session.comm, "check", [&] { return compare_with_config(catalog.tensors, config->config, has_errors); });
       report.findings.insert(report.findings.end(), found.begin(), found.end());

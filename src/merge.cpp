@@ -15,6 +15,7 @@
 #include "kept_split.h"
 #include "merge_steps.h"
 #include "model_input.h"
+#include "remote_code.h"
 #include "report.h"
 #include "resume.h"
 #include "step_times.h"
@@ -265,6 +266,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
                      ": ranks there only read and send");
   times.enter("catalog");
   const std::vector<Asset> assets = find_assets(session, config, options.adapters);
+  if (const std::string code = missing_remote_code(session, config); !code.empty()) session.log.line("note: " + code);
   session.log.line("Merging parameters using " + counted(static_cast<std::uint64_t>(options.input.threads), "thread") + " on " +
                    counted(static_cast<std::uint64_t>(session.comm.size()), "rank"));
 

@@ -3,7 +3,8 @@
 
     round_trip.py --unshard build/unshard [--only llama,qwen2] [--ranks 2]
 
-For each architecture a tiny random model is saved in one file and in many, merged, and compared: names of all files, weights, indexes and configuration byte for byte. Exit status 0,
+For each architecture a tiny random model is saved in one file and in many, merged, and compared: names of all files, weights, indexes and configuration byte for byte. Where the
+modules hold the experts of a layer in one tensor, a folder of that layout is made one by one, and back with --like. Exit status 0,
 1 when a model differs, 77 (skipped) where torch or transformers are not installed.
 """
 import argparse
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 try:
+    import safetensors.torch
     import torch
     import transformers
 except ImportError as error:
@@ -48,6 +50,7 @@ KINDS = {
     "gpt_oss": ("GptOssConfig", "GptOssForCausalLM", dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8)),
 }
 SHARDS = ["50GB", "8KB", "3KB"]
+FUSED = {"qwen2_moe", "qwen3_moe", "mixtral", "deepseek_v3"}
 KNOWN = set(KINDS) - {"olmo2", "opt", "bloom", "starcoder2"}  # families with a table of tensors
 
 
@@ -85,6 +88,32 @@ def differences(saved, merged):
     return found
 
 
+def merge(options, source, target, *more):
+    command = [options.unshard, "merge", "--backend", "hf", "--local-dir", str(source), "--target-dir", str(target), *more]
+    subprocess.run([*options.launcher, *command], check=True, timeout=120, capture_output=True)
+
+
+def expect_tensors(folder, expected):
+    found = safetensors.torch.load_file(folder / "model.safetensors")
+    if found.keys() != expected.keys():
+        raise ValueError(f"{folder.name}: other names: {sorted(found.keys() ^ expected.keys())[:6]}")
+    wrong = [name for name, tensor in found.items() if tensor.dtype != expected[name].dtype or not torch.equal(tensor, expected[name])]
+    if wrong:
+        raise ValueError(f"{folder.name}: other values: {wrong[:6]}")
+
+
+def try_fused_experts(model, options, out):
+    """`saved-50GB` has the experts one by one, the modules have them in one tensor."""
+    modules, saved = model.state_dict(), out / f"saved-{SHARDS[0]}"
+    (out / "fused").mkdir()
+    safetensors.torch.save_file(modules, out / "fused" / "model.safetensors", {"format": "pt"})
+    model.config.save_pretrained(out / "fused")
+    merge(options, out / "fused", out / "one-by-one")
+    expect_tensors(out / "one-by-one", safetensors.torch.load_file(saved / "model.safetensors"))
+    merge(options, saved, out / "fused-again", "--like", str(out / "fused"))
+    expect_tensors(out / "fused-again", modules)
+
+
 def try_kind(kind, options, out):
     model = build(kind)
     for size in SHARDS:
@@ -92,13 +121,14 @@ def try_kind(kind, options, out):
     for size in SHARDS:
         for source in SHARDS if kind in KNOWN else [size]:  # from files split otherwise, the order of the model must be known
             merged = out / f"merged-{size}-{source}"
-            command = [options.unshard, "merge", "--backend", "hf", "--local-dir", str(out / f"saved-{source}"), "--target-dir", str(merged), "--max-shard-size", size]
-            subprocess.run([*options.launcher, *command], check=True, timeout=120, capture_output=True)
+            merge(options, out / f"saved-{source}", merged, "--max-shard-size", size)
             found = differences(out / f"saved-{size}", merged)
             if found:
                 raise ValueError(f"{source} to {size}: " + "; ".join(found[:6]))
     if not torch.equal(generated(load(type(model), merged)), generated(load(type(model), out / f"saved-{SHARDS[0]}"))):
         raise ValueError("generates something else")
+    if kind in FUSED:
+        try_fused_experts(model, options, out)
 
 
 def main():

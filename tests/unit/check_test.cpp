@@ -69,6 +69,22 @@ TEST(Check, GivesTheSameResultForAnyNumberOfRanks) {
   }
 }
 
+TEST(Check, NamesRemoteCodeThatTheConfigsAskForAndTheFolderLacks) {
+  const TemporaryFolder folder;
+  write_file(folder / "model.safetensors",
+             safetensors(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", bytes_of<float>({1})));
+  write_file(folder / "config.json", R"({"model_type": "own", "auto_map": {"AutoConfig": "configuration_own.OwnConfig",
+             "AutoModelForCausalLM": "modeling_own.OwnModel", "AutoModel": "someone/else--modeling_else.Model"}})");
+  write_file(folder / "tokenizer_config.json", R"({"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", null]}})");
+  write_file(folder / "configuration_own.py", "");
+  const Outcome got = run(2, {folder / ""});
+  EXPECT_TRUE(got.complete) << got.lines;
+  EXPECT_TRUE(says(got, "config.json: auto_map names code that is not beside it: modeling_own.py, tokenization_own.py;")) << got.lines;
+  write_file(folder / "modeling_own.py", "");
+  write_file(folder / "tokenization_own.py", "");
+  EXPECT_FALSE(says(run(2, {folder / ""}), "auto_map"));
+}
+
 TEST(Check, NamesWhatIsMissing) {
   const Outcome missing = run(2, {case_folder("fsdp/check_incomplete/missing")});
   EXPECT_FALSE(missing.complete);

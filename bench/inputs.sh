@@ -23,3 +23,19 @@ make_f15() {  # qwen2.5-1.5b, bf16, and r15
 make_many() {
   make many "$python" "$here/make_many_shards.py" --out "$data/many"
 }
+
+failed=()
+# measure TITLE INPUT ARGUMENT...: one run of compare.py, one table
+measure() {
+  echo "== $1"
+  "$here/compare.py" --input "$data/$2" --out-root "$data/out" --python "$python" "${@:3}" || failed+=("$1")
+}
+# run_rows ROW ... -- WANTED ...: the functions of these names, all when none is wanted; ends with an error when a rule was not met
+run_rows() {
+  local known=() each
+  while [ "$1" != -- ]; do known+=("$1"); shift; done
+  shift
+  local rows=("$@"); [ ${#rows[@]} -gt 0 ] || rows=("${known[@]}")
+  for each in "${rows[@]}"; do "$each"; done
+  [ ${#failed[@]} -eq 0 ] || { printf 'not met: %s\n' "${failed[@]}"; exit 1; }
+}

@@ -5,18 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
-#include "assemble.h"
 #include "cast.h"
 #include "command_identity.h"
 #include "crc32c.h"
 #include "families/families.h"
-#include "fetch.h"
 #include "merge_steps.h"
 #include "report.h"
 #include "steps.h"
+#include "svd_energy.h"
 #include "svd_pairs.h"
+#include "target_reader.h"
 #include "unshard/agree.h"
 #include "value_bytes.h"
 #include "write_out.h"
@@ -24,62 +23,8 @@
 namespace unshard {
 namespace {
 
-/// Reads whole targets on one rank, piece by piece.
-class Reader {
- public:
-  /// Collective. `owners[i]`: the rank that reads target i.
-  Reader(const Session& session, FileCache& files, const Catalog& catalog, Targets targets, const std::vector<int>& owners)
-      : files_(files),
-        targets_(std::move(targets)),
-        plan_(plan_of(targets_, owners, session.comm.size())),
-        chunks_(send_chunks(session.comm, catalog, targets_, plan_)),
-        assembler_(catalog.tensors, targets_, plan_, chunks_) {
-    const std::uint64_t share = files.limits().buffer_bytes / 8;
-    buffers_.scratch.resize(std::min<std::uint64_t>(share, std::uint64_t{512} << 10));
-    sizes_ = {std::min<std::uint64_t>(share, std::uint64_t{1} << 20), share, buffers_.scratch.size(), share};
-  }
-
-  /// Local. Bytes first .. first + to.size() of a target of this rank.
-  void read(std::size_t target, std::uint64_t first, std::span<std::byte> to) {
-    const PlacedTarget& placed = plan_.layout.placed[target];
-    const std::uint64_t end = placed.position + first + to.size();
-    for (std::uint64_t at = placed.position + first; at < end;) {
-      stop_if_signalled(files_.limits());
-      const OutputPiece piece = next_piece(assembler_, 0, at, end, sizes_);
-      (void)make_piece(files_, piece, to.subspan(at - placed.position - first, piece.end - at), buffers_);
-      at = piece.end;
-    }
-  }
-
-  [[nodiscard]] std::uint64_t size_of(std::size_t target) const { return plan_.layout.placed[target].size_bytes; }
-
- private:
-  static Plan plan_of(const Targets& targets, const std::vector<int>& owners, int ranks) {
-    Plan plan;
-    plan.ranks = ranks;
-    plan.runs.resize(static_cast<std::size_t>(ranks));
-    OutputFile file;
-    for (std::uint32_t i = 0; i < targets.targets.size(); ++i) {
-      const std::uint64_t bytes = volume(targets.targets[i].shape) * info(targets.targets[i].dtype).size_bytes;
-      plan.layout.placed.push_back({i, 0, file.size_bytes, bytes});
-      plan.runs[static_cast<std::size_t>(owners[i])].push_back({0, 0, file.size_bytes, file.size_bytes + bytes});
-      file.size_bytes += bytes;
-    }
-    plan.layout.files.push_back(file);
-    return plan;
-  }
-
-  FileCache& files_;
-  Targets targets_;
-  Plan plan_;
-  ChunkTable chunks_;
-  Assembler assembler_;
-  Buffers buffers_;
-  PieceSizes sizes_;
-};
-
 /// The decomposition of one layer's difference.
-LowRank decompose(Reader& reader, std::size_t number, const SvdPair& pair, std::uint64_t most_held_bytes) {
+LowRank decompose(TargetReader& reader, std::size_t number, const SvdPair& pair, std::uint64_t most_held_bytes) {
   const Shape& shape = pair.difference.shape;
   const std::uint64_t row_bytes = shape[1] * sizeof(float);
   std::vector<float> held;
@@ -141,13 +86,6 @@ class Writer {
   MoveReport report_;
 };
 
-/// What one layer kept, as it crosses ranks in front of its factors.
-struct Energy {
-  std::uint64_t pair = 0;
-  double square_norm = 0, captured = 0;
-  [[nodiscard]] double part() const { return square_norm == 0 ? 1 : captured / square_norm; }
-};
-
 class Extraction {
  public:
   Extraction(const Session& session, FileCache& files, const Catalog& catalog, const Differences& found, const Output& output,
@@ -183,14 +121,14 @@ class Extraction {
       whole.targets.push_back(targets_.targets[i]);
       places.push_back(places_.at(i));
     }
-    Reader reader(session_, files_, catalog_, whole, std::vector<int>(whole.targets.size(), root_));
+    TargetReader reader(session_, files_, catalog_, whole, std::vector<int>(whole.targets.size(), root_));
     collectively(session_.comm, "extract", [&] {
       if (writer == nullptr) return;
       for (std::size_t i = 0; i < places.size(); ++i) copy(reader, i, *places[i], *writer);
     });
   }
 
-  static void copy(Reader& reader, std::size_t number, const PlacedTarget& placed, Writer& writer) {
+  static void copy(TargetReader& reader, std::size_t number, const PlacedTarget& placed, Writer& writer) {
     constexpr std::uint64_t most = std::uint64_t{4} << 20;
     std::vector<std::byte> bytes;
     for (std::uint64_t at = 0; at < placed.size_bytes; at += bytes.size()) {
@@ -212,7 +150,7 @@ class Extraction {
       differences.targets.push_back(found_.pairs[order[i]].difference);
       owners.push_back(static_cast<int>(i % ranks));
     }
-    Reader reader(session_, files_, catalog_, differences, owners);
+    TargetReader reader(session_, files_, catalog_, differences, owners);
     energies_.resize(order.size());
     for (std::size_t first = 0; first < order.size(); first += ranks) {
       const std::size_t mine = first + static_cast<std::size_t>(session_.comm.rank());
@@ -229,7 +167,7 @@ class Extraction {
     }
   }
 
-  Bytes made(Reader& reader, std::size_t number, std::size_t pair_number) {
+  Bytes made(TargetReader& reader, std::size_t number, std::size_t pair_number) {
     const SvdPair& pair = found_.pairs[pair_number];
     LowRank parts = decompose(reader, number, pair, files_.limits().buffer_bytes / 2);
     Bytes bytes = bytes_of(std::vector{Energy{pair_number, parts.square_norm, parts.captured}});
@@ -268,12 +206,6 @@ class Extraction {
   std::vector<Energy> energies_;
 };
 
-std::string percent(double part) {
-  std::string text(16, '\0');
-  text.resize(static_cast<std::size_t>(std::snprintf(text.data(), text.size(), "%.3f", part * 100)));
-  return text + " %";
-}
-
 void say_differences(const Session& session, const std::vector<TensorRow>& table, const Differences& found) {
   session.log.line("Of the tensors of the fine-tuned model " + std::to_string(found.pairs.size()) +
                    " linear layers differ from the base, " + std::to_string(found.whole.size()) + " other tensors differ, " +
@@ -285,33 +217,6 @@ void say_differences(const Session& session, const std::vector<TensorRow>& table
                         name_list(names, 64));
   }
   if (!found.missing.empty()) session.log.warning("only the base model has these: " + name_list(found.missing, 64));
-}
-
-/// Rank 0: what the report says of each layer.
-nlohmann::ordered_json modules_json(const Differences& found, const std::vector<Energy>& energies) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (std::size_t i = 0; i < energies.size(); ++i) {
-    list.push_back({{"module", found.pairs[i].module},
-                    {"rank", found.pairs[i].rank},
-                    {"captured_energy", energies[i].part()},
-                    {"residual_norm", std::sqrt(std::max(0.0, 1 - energies[i].part()))}});
-  }
-  return list;
-}
-
-void say_energies(const Session& session, const Differences& found, const std::vector<Energy>& energies) {
-  if (energies.empty() || session.comm.rank() != 0) return;
-  double norm = 0, captured = 0;
-  std::size_t worst = 0;
-  for (std::size_t i = 0; i < energies.size(); ++i) {
-    norm += energies[i].square_norm;
-    captured += energies[i].captured;
-    if (energies[i].part() < energies[worst].part()) worst = i;
-    session.log.detail(printable(found.pairs[i].module) + ": rank " + std::to_string(found.pairs[i].rank) + " captures " +
-                       percent(energies[i].part()) + " of the energy");
-  }
-  session.log.line("The pairs capture " + percent(norm == 0 ? 1 : captured / norm) + " of the energy of the differences; least, in " +
-                   printable(found.pairs[worst].module) + ", " + percent(energies[worst].part()));
 }
 
 }  // namespace
@@ -380,7 +285,7 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   times.enter("publish");
   publish_adapters(session, target, output, merge);
   times.leave();
-  const std::string modules = session.comm.rank() == 0 ? modules_json(found, extraction.energies()).dump() : "";
+  const std::string modules = session.comm.rank() == 0 ? modules_json(found, extraction.energies()) : "";
   return report_merge(session, {merge, input.source, catalog, mapping, output.plan, moved, target, times, modules});
 }
 

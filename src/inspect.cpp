@@ -12,6 +12,7 @@
 #include "formats/safetensors_header.h"
 #include "formats/torch_file.h"
 #include "input.h"
+#include "json_text.h"
 #include "unshard/agree.h"
 #include "unshard/merge.h"
 #include "value_bytes.h"
@@ -33,10 +34,6 @@ struct Listing {
     return all;
   }
 };
-
-Json json_of(const Shape& shape) {
-  return std::vector<std::uint64_t>(shape.begin(), shape.end());
-}
 
 Listing listing_of(const std::string& path, std::string_view kind, std::size_t tensors) {
   Listing listing;

@@ -1,10 +1,13 @@
-// JSON that a person or another program wrote: read with bounds, edited without touching the rest.
+// JSON that a person or another program wrote: read with bounds, edited without touching the rest. And what our own has in several places.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "unshard/tensor.h"
 
 namespace unshard {
 
@@ -22,5 +25,10 @@ struct JsonMember {
 /// Local. The members of the object that `text` is and of the objects in it (not of those in arrays), in order. `text` has passed
 /// parse_json and is an object.
 [[nodiscard]] std::vector<JsonMember> json_members(std::string_view text);
+
+/// Local, pure. `[24, 16]`.
+[[nodiscard]] inline nlohmann::ordered_json json_of(const Shape& shape) {
+  return std::vector<std::uint64_t>(shape.begin(), shape.end());
+}
 
 }  // namespace unshard

@@ -28,7 +28,7 @@ HelperFolder read_helper_folder(const Session& session, const std::string& optio
 MapOptions complete_map_options(const Session& session, const Source& source, const MapOptions& options,
                                 const std::string& custom_mapping_path, const std::string& like_dir, const WorkLimits& limits) {
   MapOptions map = options;
-  map.names_are_published = source.names_are_published;
+  take_names(map, source);
   map.keeps_order = std::ranges::none_of(source.files, [](const ShardFile& file) { return file.label.ends_with(".safetensors"); });
   if (!custom_mapping_path.empty()) {
     map.custom_mapping = read_shared_text(session, custom_mapping_path, "--custom-mapping").text;
@@ -47,7 +47,7 @@ Catalog read_model_input(const Session& session, const std::string& what, FileCa
     append_catalog(session.comm, input.source, catalog, fill.source, fill.catalog);
     input.tree.entries.merge(fill.tree.entries);
   }
-  take_names_and_facts(map, input.source, catalog);
+  map.facts = catalog.facts;
   return catalog;
 }
 

@@ -15,7 +15,7 @@ namespace unshard {
                                               const std::string& custom_mapping_path, const std::string& like_dir, const WorkLimits& limits);
 
 /// Collective. `what` names the input in messages. The proven catalog of `input` (whose files are `files`), and behind it the tensors of
-/// --fill-missing-from. What the checkpoint says about names goes into `map`.
+/// --fill-missing-from. What the checkpoint states about itself goes into `map`, which is complete_map_options()'s.
 [[nodiscard]] Catalog read_model_input(const Session& session, const std::string& what, FileCache& files, Input& input,
                                        const ModelConfig& config, MapOptions& map, const std::string& fill_missing_from,
                                        const std::string& cache_dir, const WorkLimits& limits);

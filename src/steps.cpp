@@ -28,9 +28,13 @@ Catalog read_proven_catalog(const Session& session, const std::string& what, Fil
   return catalog;
 }
 
-void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog) {
+void take_names(MapOptions& options, const Source& source) {
   options.names_are_published = source.names_are_published;
   options.sections = source.sections;
+}
+
+void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog) {
+  take_names(options, source);
   options.facts = catalog.facts;
 }
 

@@ -25,7 +25,10 @@ struct CachePlace {
 [[nodiscard]] Catalog read_proven_catalog(const Session& session, const std::string& what, FileCache& files, const Source& source,
                                           const CachePlace& cache = {});
 
-/// Local, pure. What mapping must know of the checkpoint: whose names its tensors have, and what it states about itself.
+/// Local, pure. What mapping must know of the checkpoint before its headers are read: whose names its tensors have.
+void take_names(MapOptions& options, const Source& source);
+
+/// Local, pure. And what it states about itself.
 void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog);
 
 /// Collective. Whether two stored tensors that config.json ties hold the same bits.

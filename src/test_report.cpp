@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "json_text.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -23,10 +24,6 @@ std::string text_of(double value) {
 /// JSON has no infinities and no NaN: those become texts.
 Json json_of(double value) {
   return std::isfinite(value) ? Json(value) : Json(text_of(value));
-}
-
-Json json_of(const Shape& shape) {
-  return std::vector<std::uint64_t>(shape.begin(), shape.end());
 }
 
 /// The index of element number `position`.

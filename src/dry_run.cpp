@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 namespace unshard {
 namespace {
@@ -89,9 +90,20 @@ std::string rounds_text(const Plan& plan) {
   return text.empty() ? "0" : text;
 }
 
+std::vector<std::string> needs_lines(const MoveNeeds& needs) {
+  std::vector<std::string> lines;
+  lines.push_back(std::string("Reading: ") + (needs.home_readers ? "one rank for each shard" : "each rank what it writes") + "; " +
+                  std::to_string(needs.read_bytes) + " bytes, " + std::to_string(needs.opens) + " opens of shards, at most " +
+                  std::to_string(needs.most_opens) + " by one rank (headers included)");
+  lines.push_back("Exchange: " + counted(needs.messages, "message") + ", " + std::to_string(needs.exchanged_bytes) + " bytes");
+  if (needs.other_ranks) lines.push_back("  (as if the ranks were on one node that sees every shard: other ranks run now)");
+  return lines;
+}
+
 }  // namespace
 
-std::vector<std::string> dry_run_lines(const Targets& targets, const Plan& plan, std::uint64_t buffer_bytes) {
+std::vector<std::string> dry_run_lines(const Targets& targets, const Plan& plan, std::uint64_t buffer_bytes,
+                                       const std::optional<MoveNeeds>& needs) {
   const std::vector<FileUse> files = use_of_files(targets, plan);
   const Balance balance = balance_of(plan);
   std::vector<std::string> lines;
@@ -111,11 +123,14 @@ std::vector<std::string> dry_run_lines(const Targets& targets, const Plan& plan,
                   std::to_string(plan.step_bytes) + " bytes a rank and round");
   lines.push_back("Bytes by rank: least " + std::to_string(balance.least) + ", mean " + decimals(balance.mean, 0) + ", most " +
                   std::to_string(balance.most) + ", balance " + decimals(balance.ratio(), 3));
+  if (needs) {
+    for (std::string& line : needs_lines(*needs)) lines.push_back(std::move(line));
+  }
   lines.push_back("Buffers: at most " + std::to_string(buffer_bytes) + " bytes a rank");
   return lines;
 }
 
-std::string dry_run_json(const Targets& targets, const Plan& plan, std::uint64_t buffer_bytes) {
+std::string dry_run_json(const Targets& targets, const Plan& plan, std::uint64_t buffer_bytes, const std::optional<MoveNeeds>& needs) {
   const std::vector<FileUse> files = use_of_files(targets, plan);
   const Balance balance = balance_of(plan);
   nlohmann::ordered_json json{{"ranks", plan.ranks}, {"tensors", plan.layout.placed.size()}, {"tensor_bytes", balance.total}};
@@ -144,6 +159,14 @@ std::string dry_run_json(const Targets& targets, const Plan& plan, std::uint64_t
   }
   json["step_bytes"] = plan.step_bytes;
   json["bytes_by_rank"] = {{"least", balance.least}, {"mean", balance.mean}, {"most", balance.most}, {"balance", balance.ratio()}};
+  if (needs) {
+    json["move"] = {{"readers", needs->home_readers ? "home ranks" : "owners"},
+                    {"read_bytes", needs->read_bytes},
+                    {"opens", {{"all", needs->opens}, {"most_of_a_rank", needs->most_opens}}},
+                    {"messages", needs->messages},
+                    {"exchanged_bytes", needs->exchanged_bytes},
+                    {"as_on_one_node", needs->other_ranks}};
+  }
   json["buffer_bytes_by_rank"] = buffer_bytes;
   return json.dump();
 }

@@ -262,7 +262,7 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   const AdapterOutput adapter = svd_output(catalog.tensors, found, options.rank, options.base_model, is_causal ? "CAUSAL_LM" : "", dtype);
   const Layout layout = lay_out(session, input.source, catalog, mapping, {adapter}, "", merge, output);
   output.plan = agree_on_plan(session, mapping.targets, layout, target, merge, {});
-  if (merge.dry_run) return show_plan(session, mapping.targets, output.plan, merge);
+  if (merge.dry_run) return show_plan(session, mapping.targets, output.plan, merge, {});
   check_report_path(session, merge.report_path, target, {output.plan.layout.files.front().name, output.indexes.front().name}, sources);
   const std::string identity = command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, output.plan.layout, 0);
   const OpenedPartial partial = open_partial(session.comm, session.files, target, output.plan, {identity, merge.restart, false});

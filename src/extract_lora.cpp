@@ -41,7 +41,7 @@ std::string write_adapters(const Session& session, const Input& input, FileCache
   const Layout layout = lay_out(session, input.source, catalog, mapping, adapters, "", options, output);
   output.plan = agree_on_plan(session, mapping.targets, layout, target, options, {});
   require_enough_buffer(session, mapping.targets, output.plan, options);
-  if (options.dry_run) return show_plan(session, mapping.targets, output.plan, options);
+  if (options.dry_run) return show_move(session, input.source, catalog, mapping.targets, output.plan, options);
   std::vector<std::string> names;
   for (const OutputFile& file : output.plan.layout.files) names.push_back(file.name);
   for (const SmallFile& file : output.indexes) names.push_back(file.name);

@@ -34,6 +34,11 @@ struct Grid {
   }
 };
 
+/// Whether a gap of so many elements behind `span` others is read as well.
+bool is_small_gap(std::uint64_t gap, std::uint64_t span, std::uint64_t element_bytes) {
+  return gap <= span / 10 || gap * element_bytes <= small_gap_bytes;
+}
+
 /// What one read takes: the dimensions from `first` on, and `block` indices of the one before.
 struct ReadGroup {
   std::size_t first = 0;
@@ -56,7 +61,7 @@ ReadGroup group_of(const Slice& slice, const Grid& grid, std::uint64_t scratch_b
   while (group.first > 0) {
     const std::uint64_t stride = grid.stride[group.first - 1], extent = grid.extent[group.first - 1];
     const std::uint64_t gap = stride > group.span ? stride - group.span : 0;
-    if (gap > group.span / 10 && gap * size > small_gap_bytes) break;
+    if (!is_small_gap(gap, group.span, size)) break;
     const std::uint64_t fit_span = stride == 0 ? extent : (limit - group.span) / stride + 1;
     // What is cast waits in the scratch a second time, gathered.
     const std::uint64_t fit_count = slice.from == slice.to ? extent : std::max<std::uint64_t>(limit / group.count, 1);
@@ -163,6 +168,19 @@ Reads reads_of(const Slice& slice, std::uint64_t scratch_bytes) {
   }
   reads.bytes *= info(slice.from).size_bytes;
   return reads;
+}
+
+bool reads_only_elements(const Copy& copy) {
+  const Slice& slice = copy.slice;
+  const std::size_t rank = slice.extent.size();
+  if (copy.taken_bytes != 0 || rank > 2) return false;
+  if (rank == 0) return true;
+  if (slice.stride[rank - 1] != 1 || copy.target_stride[rank - 1] != 1) return false;
+  if (rank == 1) return true;
+  // Rows of contiguous elements: a part of them is some whole rows and two parts of rows.
+  const std::uint64_t columns = slice.extent[1];
+  if (slice.stride[0] < columns || copy.target_stride[0] < columns) return false;
+  return slice.stride[0] == columns || !is_small_gap(slice.stride[0] - columns, columns, info(slice.from).size_bytes);
 }
 
 void fetch(File& file, const Slice& slice, std::span<std::byte> dense, std::span<std::byte> scratch) {

@@ -8,10 +8,10 @@
 namespace unshard {
 namespace {
 
-std::vector<int> ranks_on(const Comm& comm, const std::vector<std::uint32_t>& nodes) {
+std::vector<int> ranks_on(const RankPlaces& places, const std::vector<std::uint32_t>& nodes) {
   std::vector<int> ranks;
-  for (int rank = 0; rank < comm.size(); ++rank) {
-    if (std::binary_search(nodes.begin(), nodes.end(), static_cast<std::uint32_t>(comm.node_of(rank)))) ranks.push_back(rank);
+  for (int rank = 0; rank < places.size(); ++rank) {
+    if (places.sees(rank, nodes)) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -33,7 +33,7 @@ std::vector<std::size_t> shares(const std::vector<int>& ranks, const std::vector
 
 }  // namespace
 
-std::vector<int> file_owners(const Comm& comm, const Source& source) {
+std::vector<int> file_owners(const RankPlaces& places, const Source& source) {
   std::map<std::vector<std::uint32_t>, std::vector<std::size_t>> files_by_nodes;
   for (std::size_t i = 0; i < source.files.size(); ++i) files_by_nodes[source.files[i].nodes].push_back(i);
   std::vector<decltype(files_by_nodes)::const_iterator> groups;
@@ -42,9 +42,9 @@ std::vector<int> file_owners(const Comm& comm, const Source& source) {
   std::stable_sort(groups.begin(), groups.end(), [](auto a, auto b) { return a->first.size() < b->first.size(); });
 
   std::vector<int> owners(source.files.size(), 0);
-  std::vector<std::size_t> load(static_cast<std::size_t>(comm.size()), 0);
+  std::vector<std::size_t> load(static_cast<std::size_t>(places.size()), 0);
   for (const auto& group : groups) {
-    const std::vector<int> ranks = ranks_on(comm, group->first);
+    const std::vector<int> ranks = ranks_on(places, group->first);
     const auto& files = group->second;
     if (ranks.empty()) throw Error(ErrorCode::internal, printable(source.files[files.front()].label) + ": no rank sees this file");
     const std::vector<std::size_t> share = shares(ranks, load, files.size());
@@ -59,10 +59,11 @@ std::vector<int> file_owners(const Comm& comm, const Source& source) {
 }
 
 ByteOwners::ByteOwners(const Comm& comm, const Source& source) {
+  const RankPlaces places(comm);
   std::map<std::vector<std::uint32_t>, std::size_t> group_of;
   for (const ShardFile& file : source.files) {
     const auto [known, is_new] = group_of.try_emplace(file.nodes, groups_.size());
-    if (is_new) groups_.push_back({ranks_on(comm, file.nodes), 0});
+    if (is_new) groups_.push_back({ranks_on(places, file.nodes), 0});
     Group& group = groups_[known->second];
     if (group.ranks.empty()) throw Error(ErrorCode::internal, printable(file.label) + ": no rank sees this file");
     places_.push_back({known->second, group.bytes});
@@ -73,13 +74,14 @@ ByteOwners::ByteOwners(const Comm& comm, const Source& source) {
 int ByteOwners::of(const Chunk& chunk) const {
   const Place& place = places_.at(chunk.file);
   const Group& group = groups_[place.group];
-  const double share = static_cast<double>(place.before + chunk.record_position) / static_cast<double>(std::max<std::uint64_t>(group.bytes, 1));
+  const double share =
+      static_cast<double>(place.before + chunk.record_position) / static_cast<double>(std::max<std::uint64_t>(group.bytes, 1));
   const auto number = static_cast<std::size_t>(share * static_cast<double>(group.ranks.size()));
   return group.ranks[std::min(number, group.ranks.size() - 1)];
 }
 
 int lowest_rank_on(const Comm& comm, const std::vector<std::uint32_t>& nodes) {
-  const std::vector<int> ranks = ranks_on(comm, nodes);
+  const std::vector<int> ranks = ranks_on(RankPlaces(comm), nodes);
   if (ranks.empty()) throw Error(ErrorCode::internal, "no rank runs on a node that sees the file");
   return ranks.front();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "rank_places.h"
 #include "unshard/catalog.h"
 #include "unshard/comm.h"
 #include "unshard/source.h"
@@ -13,7 +14,10 @@ namespace unshard {
 
 /// Local, pure: the same on every rank. One rank for each file of `source`, on a node that sees it: balanced in count, neighbouring files
 /// on one rank. Throws Error(internal) for a file that no node sees.
-[[nodiscard]] std::vector<int> file_owners(const Comm& comm, const Source& source);
+[[nodiscard]] std::vector<int> file_owners(const RankPlaces& ranks, const Source& source);
+[[nodiscard]] inline std::vector<int> file_owners(const Comm& comm, const Source& source) {
+  return file_owners(RankPlaces(comm), source);
+}
 
 /// Local, pure: the same on every rank. One rank for every byte of `source`, on a node that sees its file: balanced in bytes, neighbouring
 /// bytes on one rank, so that two ranks share few files. Throws Error(internal) for a file that no node sees.

@@ -239,9 +239,17 @@ bool is_done_already(const Session& session, const OpenedPartial& partial, const
   return false;
 }
 
-std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options) {
-  for (const std::string& line : dry_run_lines(targets, plan, limits_of(session, options.input).buffer_bytes)) session.log.line(line);
-  return session.comm.rank() == 0 ? dry_run_json(targets, plan, limits_of(session, options.input).buffer_bytes) : "";
+std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options,
+                      const std::optional<MoveNeeds>& needs) {
+  const std::uint64_t buffer_bytes = limits_of(session, options.input).buffer_bytes;
+  for (const std::string& line : dry_run_lines(targets, plan, buffer_bytes, needs)) session.log.line(line);
+  return session.comm.rank() == 0 ? dry_run_json(targets, plan, buffer_bytes, needs) : "";
+}
+
+std::string show_move(const Session& session, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
+                      const MergeOptions& options) {
+  return show_plan(session, targets, plan, options,
+                   move_needs(session.comm, source, catalog, targets, plan, move_options(session, options)));
 }
 
 std::string merge(const Session& session, const MergeOptions& options) {
@@ -295,7 +303,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   output.plan = agree_on_plan(session, mapping.targets, layout, target, options, {});
   const Plan& plan = output.plan;
   require_enough_buffer(session, mapping.targets, plan, options);
-  if (options.dry_run) return show_plan(session, mapping.targets, plan, options);
+  if (options.dry_run) return show_move(session, input.source, catalog, mapping.targets, plan, options);
 
   const std::vector<std::string> names = model_files(output, assets);
   check_places(session.comm, session.files, target, names);

@@ -1,11 +1,13 @@
 // Steps of a merge that other commands take too: they write what was mapped.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "adapter_output.h"
 #include "input.h"
+#include "move_needs.h"
 #include "resume.h"
 #include "step_times.h"
 #include "unshard/mapping.h"
@@ -45,8 +47,13 @@ void require_enough_buffer(const Session& session, const Targets& targets, const
 /// Collective. Publishes adapters alone, unless a signal has come: the last chance to stop.
 void publish_adapters(const Session& session, const TargetFolder& target, const Output& output, const MergeOptions& options);
 
-/// Prints the plan; returns it as JSON.
-[[nodiscard]] std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options);
+/// Prints the plan; returns it as JSON. `needs`: what moving it needs, where it is moved.
+[[nodiscard]] std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options,
+                                    const std::optional<MoveNeeds>& needs);
+
+/// Collective. The same of a plan that would be moved.
+[[nodiscard]] std::string show_move(const Session& session, const Source& source, const Catalog& catalog, const Targets& targets,
+                                    const Plan& plan, const MergeOptions& options);
 
 /// Collective. Writes nothing but adapters into the target folder. `sources`: folders that it must not touch. Returns the JSON result.
 [[nodiscard]] std::string write_adapters(const Session& session, const Input& input, FileCache& files, Catalog& catalog,

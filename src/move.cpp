@@ -32,13 +32,25 @@ constexpr std::uint64_t work_share = 4;
 // A step's share of the budget: two are made, one is received, two are sent, the rest is for the threads (rounds_budget).
 constexpr std::uint64_t steps_in_budget = 8;
 
-bool needs_rounds(const Plan& plan, const Comm& comm, const MoveOptions& options) {
-  if (options.home_readers && comm.size() > 1) return true;
+}  // namespace
+
+bool needs_rounds(const Plan& plan, const RankPlaces& places, const MoveOptions& options) {
+  if (options.home_readers && places.size() > 1) return true;
   return std::any_of(plan.groups.begin(), plan.groups.end(),
-                     [&](const Group& group) { return writes_collectively(group, comm, options.io); });
+                     [&](const Group& group) { return writes_collectively(group, places, options.io); });
 }
 
-}  // namespace
+std::uint64_t shorter_step(const Plan& plan, const StepLimit& limit, std::uint64_t buffer_bytes) {
+  constexpr std::uint64_t shortest = 64;
+  if (plan.step_bytes <= shortest || limit.bytes == 0) {
+    throw Error(ErrorCode::usage,
+                "--buffer-size " + std::to_string(buffer_bytes) + ": is too small for " + std::to_string(plan.ranks) + " ranks; at least " +
+                    std::to_string(buffer_bytes / std::max<std::uint64_t>(limit.bytes, 1) * limit.needed) + " bytes are needed");
+  }
+  const auto scaled = static_cast<std::uint64_t>(static_cast<double>(plan.step_bytes) * static_cast<double>(limit.bytes) /
+                                                 static_cast<double>(limit.needed));
+  return std::max(shortest, std::min(plan.step_bytes / 2, std::bit_floor(scaled)));
+}
 
 std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int) {
   return std::clamp(std::bit_floor(buffer_bytes / steps_in_budget), least_step_bytes, most_step_bytes);
@@ -134,7 +146,7 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
   MoveState state{
       comm, sources, source,      plan, assembler, target_files, folder, options, work_needs(targets), ExtentBook(plan, comm.rank()),
       {},   0,       std::nullopt};
-  if (needs_rounds(plan, comm, options))
+  if (needs_rounds(plan, RankPlaces(comm), options))
     move_in_rounds(state);
   else
     move_directly(state);
@@ -142,6 +154,7 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
   MoveReport report;
   report.extents = collectively(comm, "move", [&] { return state.book.finished(); });
   report.read_bytes = state.counters.read_bytes;
+  report.messages = state.counters.messages;
   report.exchanged_bytes = state.counters.exchanged_bytes;
   report.written_bytes = state.counters.written_bytes;
   report.read_ns = state.counters.read_ns;

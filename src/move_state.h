@@ -14,6 +14,7 @@
 #include "assemble.h"
 #include "extents.h"
 #include "fetch.h"
+#include "rank_places.h"
 #include "unshard/move.h"
 
 namespace unshard {
@@ -40,9 +41,20 @@ struct WorkNeeds {
 /// sending.
 [[nodiscard]] Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes, const WorkNeeds& work = {});
 
+/// Local, pure. Whether move() goes in rounds: home ranks read, or some file is written collectively.
+[[nodiscard]] bool needs_rounds(const Plan& plan, const RankPlaces& places, const MoveOptions& options);
+
+/// What the steps of a plan may need in one round, and what they do need at most: more.
+struct StepLimit {
+  std::uint64_t bytes = 0, needed = 0;
+};
+/// Local, pure. Plan::step_bytes with which they will need no more, or not much; never longer than before. Throws Error(usage) naming the
+/// buffer size that is needed when steps can't be shorter.
+[[nodiscard]] std::uint64_t shorter_step(const Plan& plan, const StepLimit& limit, std::uint64_t buffer_bytes);
+
 /// What is counted while threads work.
 struct Counters {
-  std::atomic<std::uint64_t> read_bytes{0}, exchanged_bytes{0}, written_bytes{0};
+  std::atomic<std::uint64_t> read_bytes{0}, messages{0}, exchanged_bytes{0}, written_bytes{0};
   std::atomic<std::uint64_t> read_ns{0}, exchange_ns{0}, write_ns{0};
   std::atomic<std::uint64_t> not_reported_bytes{0};  ///< written since progress was last told
 };

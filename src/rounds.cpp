@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <memory>
 #include <utility>
 
@@ -66,7 +65,10 @@ class Wave {
 
   std::vector<std::unique_ptr<Request>> post(const Outgoing& outgoing, Bytes& sent, const Round& round) {
     std::uint64_t incoming = 0;
-    for (const std::uint64_t bytes : round.incoming) incoming += bytes;
+    for (const std::uint64_t bytes : round.incoming) {
+      incoming += bytes;
+      if (bytes > 0) ++state_.counters.messages;
+    }
     grow(received_, incoming);
     grow(sent, outgoing.bytes);  // a rank that has failed sends what is there: nobody will use it
     state_.counters.exchanged_bytes += incoming;
@@ -197,7 +199,7 @@ class RoundsMove {
       const WavePlan wave_plan(state_, plan_, wave, readers_, budget);
       const auto work = collectively(state_.comm, "move", [&] { return wave_plan.largest_work(); });
       if (const std::uint64_t most = state_.comm.reduce_all(work, Reduction::max); most > budget.work_bytes) {
-        shorten_steps(budget.work_bytes, most);
+        shorten_steps({budget.work_bytes, most});
         continue;
       }
       std::vector<Bytes> wanted(static_cast<std::size_t>(state_.comm.size()));
@@ -205,7 +207,7 @@ class RoundsMove {
       Exchange exchange(state_.comm, std::move(wanted));
       const std::uint64_t largest = state_.comm.reduce_all(exchange.largest_round(), Reduction::max);
       if (largest > budget.send_bytes) {
-        shorten_steps(budget.send_bytes, largest);
+        shorten_steps({budget.send_bytes, largest});
         continue;
       }
       Workers workers(budget.threads);
@@ -216,19 +218,8 @@ class RoundsMove {
   }
 
  private:
-  /// The same on every rank. Steps with `largest` bytes of something are to be so short that it is at most `limit`.
-  void shorten_steps(std::uint64_t limit, std::uint64_t largest) {
-    constexpr std::uint64_t shortest = 64;
-    if (plan_.step_bytes <= shortest || limit == 0) {
-      throw Error(ErrorCode::usage, "--buffer-size " + std::to_string(state_.options.buffer_bytes) + ": is too small for " +
-                                        std::to_string(state_.comm.size()) + " ranks; at least " +
-                                        std::to_string(state_.options.buffer_bytes / std::max<std::uint64_t>(limit, 1) * largest) +
-                                        " bytes are needed");
-    }
-    const auto scaled =
-        static_cast<std::uint64_t>(static_cast<double>(plan_.step_bytes) * static_cast<double>(limit) / static_cast<double>(largest));
-    plan_.step_bytes = std::max(shortest, std::min(plan_.step_bytes / 2, std::bit_floor(scaled)));
-  }
+  /// The same on every rank.
+  void shorten_steps(const StepLimit& limit) { plan_.step_bytes = shorter_step(plan_, limit, state_.options.buffer_bytes); }
 
   MoveState& state_;
   Plan plan_;  ///< with its steps perhaps shorter than the given one's

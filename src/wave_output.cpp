@@ -8,21 +8,22 @@
 
 namespace unshard {
 
-bool writes_collectively(const Group& group, const Comm& comm, IoMode io) {
+bool writes_collectively(const Group& group, const RankPlaces& places, IoMode io) {
   if (group.ranks.size() < 2 || io == IoMode::posix) return false;
   if (io == IoMode::collective) return true;
-  const auto node_of = [&](std::uint32_t rank) { return comm.node_of(static_cast<int>(rank)); };
+  const auto node_of = [&](std::uint32_t rank) { return places.node_of(static_cast<int>(rank)); };
   return std::any_of(group.ranks.begin(), group.ranks.end(), [&](std::uint32_t rank) { return node_of(rank) != node_of(group.ranks[0]); });
 }
 
 WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
   const auto rank = static_cast<std::uint32_t>(state.comm.rank());
+  const RankPlaces places(state.comm);
   bool some_collective = false;
   int color = 0;  // of ranks that write alone
   std::optional<std::uint32_t> file;
   for (std::size_t g = 0; g < state.plan.groups.size(); ++g) {
     const Group& group = state.plan.groups[g];
-    if (group.wave != wave || !writes_collectively(group, state.comm, state.options.io)) continue;
+    if (group.wave != wave || !writes_collectively(group, places, state.options.io)) continue;
     some_collective = true;
     if (!std::binary_search(group.ranks.begin(), group.ranks.end(), rank)) continue;
     color = static_cast<int>(g) + 1;

@@ -8,11 +8,12 @@
 #include <span>
 
 #include "move_state.h"
+#include "rank_places.h"
 
 namespace unshard {
 
 /// Local, pure; the same on every rank. Whether the ranks of a group write its file by collective calls.
-[[nodiscard]] bool writes_collectively(const Group& group, const Comm& comm, IoMode io);
+[[nodiscard]] bool writes_collectively(const Group& group, const RankPlaces& places, IoMode io);
 
 /// The output of one wave. Errors are kept in the MoveState, but for those of write_alone(), which throws.
 class WaveOutput {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "exchange.h"
+#include "piece_walk.h"
 
 namespace unshard {
 
@@ -23,10 +24,9 @@ Round WavePlan::round(std::uint64_t number) const {
   round.incoming.assign(static_cast<std::size_t>(state_.comm.size()), 0);
   if (number >= steps_.size()) return round;
   round.step = steps_[number];
-  for (std::uint64_t at = round.step.begin; at < round.step.end; at = round.parts.back().piece.end) {
-    const std::uint64_t end = std::min(round.step.end, state_.book.end_of(round.step.file, at));
-    round.parts.push_back({next_piece(state_.assembler, round.step.file, at, end, budget_.piece), {}, {}, {}});
-  }
+  for_each_piece(state_.assembler, state_.book, round.step, budget_.piece, [&](OutputPiece piece) {
+    round.parts.push_back({std::move(piece), {}, {}, {}});
+  });
   place_messages(round);
   return round;
 }

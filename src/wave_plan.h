@@ -24,6 +24,11 @@ struct Round {
 /// In Round::Part::received_at: the rank reads the copy itself.
 inline constexpr std::uint64_t not_received = ~std::uint64_t{0};
 
+/// Who reads the slice of a copy for `owner`. `readers`: by file; empty: every rank reads for itself.
+[[nodiscard]] inline int reader_of(const Copy& copy, const std::vector<int>& readers, int owner) {
+  return readers.empty() ? owner : readers[copy.slice.file];
+}
+
 class WavePlan {
  public:
   /// Collective. `plan` has the steps. `readers`: the rank that reads each file; empty: every rank reads for itself. References are kept.
@@ -42,7 +47,7 @@ class WavePlan {
   [[nodiscard]] std::vector<Bytes> wanted() const;
 
  private:
-  [[nodiscard]] int reader_of(const Copy& copy) const { return readers_.empty() ? state_.comm.rank() : readers_[copy.slice.file]; }
+  [[nodiscard]] int reader_of(const Copy& copy) const { return unshard::reader_of(copy, readers_, state_.comm.rank()); }
   void place_messages(Round& round) const;
 
   MoveState& state_;

@@ -70,7 +70,7 @@ struct PlanOptions {
   std::uint64_t step_bytes = std::uint64_t{8} << 20;  ///< at most a window
   int stage = 0;                                      ///< 0: everything; 1: embeddings and the first stage_layers layers; 2: the rest
   std::uint64_t stage_layers = 10;
-  std::vector<int> nodes;         ///< by rank: the node it runs on, or no_writer; empty: all of one node
+  std::vector<int> nodes = {};    ///< by rank: the node it runs on, or no_writer; empty: all of one node
   bool one_node_per_file = false;  ///< a file is written by ranks of one node only, as NFS needs it: its clients keep whole pages
   std::vector<Window> done = {};  ///< what an earlier run has written: sorted, disjoint; left out of windows and runs
 };

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "cast.h"
+#include "support/foreseen.h"
 #include "support/memory_file_system.h"
 #include "support/stored_model.h"
 #include "unshard/error.h"
@@ -134,7 +135,8 @@ std::string moved(const StoredModel& stored, const Targets& targets, Setting set
     FileCache sources(disk, model.source);
     const Catalog catalog = model.catalog_of(comm.rank(), comm.size());
     const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
-    (void)move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", setting.move);
+    const MoveNeeds needs = move_needs(comm, model.source, catalog, targets, plan, setting.move, setting.move.home_readers);
+    expect_as_foreseen(comm, needs, move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", setting.move));
   });
   return disk.content("/out/" + partial_name(file)).substr(header_bytes);
 }

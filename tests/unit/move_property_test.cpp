@@ -1,11 +1,12 @@
 // Random tensors, cut into random boxes with random strides, mapped by random terms, moved by 1 to 4 ranks with random steps, buffers,
-// readers and ways of writing: the files must hold what a naive gather gives.
+// readers and ways of writing: the files must hold what a naive gather gives, and the move must read and send what a dry run says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <random>
 
+#include "support/foreseen.h"
 #include "support/memory_file_system.h"
 #include "support/stored_model.h"
 #include "unshard/in_process_comm.h"
@@ -310,9 +311,11 @@ void run_once(std::uint64_t seed) {
     MemoryFileSystem& files = *views[comm.node_of(comm.rank())];
     FileCache sources(files, model.source);
     const Catalog catalog = model.catalog_of(comm.rank(), comm.size());
+    const MoveNeeds needs = move_needs(comm, model.source, catalog, targets, plan, setting.move, setting.move.home_readers);
     const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
     const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", setting.move);
     EXPECT_EQ(report.written_bytes, bytes_by_rank(plan)[comm.rank()]);
+    expect_as_foreseen(comm, needs, report);
     verify(comm, disk, "/out", plan, report.extents, {.threads = 2});
   });
 
@@ -321,7 +324,7 @@ void run_once(std::uint64_t seed) {
     EXPECT_TRUE(disk.content("/out/" + partial_name(layout.files[f])) == expected[f]) << layout.files[f].name;
 }
 
-TEST(MoveProperty, FilesHoldWhatANaiveGatherGives) {
+TEST(MoveProperty, FilesHoldWhatANaiveGatherGivesAndNeedsAreAsForeseen) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     ASSERT_NO_THROW(run_once(seed));

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <csignal>
 
+#include "file_owners.h"
 #include "move_state.h"
+#include "support/foreseen.h"
 #include "support/memory_file_system.h"
 #include "support/stored_model.h"
 #include "unshard/error.h"
@@ -49,10 +51,21 @@ class Job {
       FileSystem& files = views.empty() ? disk : *views[comm.node_of(comm.rank())];
       FileCache sources(files, model.source);
       const Catalog catalog = model.catalog_of(comm.rank(), ranks);
+      if (headers_first) read_headers(comm, sources);
+      const MoveNeeds here = move_needs(comm, model.source, catalog, targets, plan, options, options.home_readers);
+      if (comm.rank() == 0) needs = here;
       const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
       const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", options);
+      expect_as_foreseen(comm, here, report);
       verify(comm, disk, "/out", plan, report.extents, {.threads = 2});
     });
+  }
+
+  /// What read_catalog() opens.
+  void read_headers(const Comm& comm, FileCache& sources) const {
+    const std::vector<int> readers = file_owners(comm, model.source);
+    for (std::uint32_t file = 0; file < readers.size(); ++file)
+      if (readers[file] == comm.rank()) (void)sources.get(file);
   }
 
   void expect_complete() const {
@@ -67,9 +80,11 @@ class Job {
   MoveOptions options;
   std::uint64_t step_bytes = 1024;
   bool shared_disk = true;
+  bool headers_first = false;
   MemoryFileSystem disk;
   std::vector<std::unique_ptr<MemoryFileSystem>> views;  ///< by node; empty: everybody sees `disk`
   std::function<void()> before;                          ///< called when all files are there
+  MoveNeeds needs;                                       ///< what was foreseen
 };
 
 struct Way {
@@ -160,6 +175,48 @@ TEST(Move, HomeReadersOpenEachShardOnce) {
     job.views.push_back(job.disk.other_node({}));  // only shards are opened through it
     job.run(ranks, 1);
     EXPECT_EQ(job.views[0]->counters().opens, 4U);
+  }
+}
+
+TEST(Needs, AreTheOpensOfTheMove) {
+  for (const Way& way : ways) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      Job job;
+      job.options.io = way.io;
+      job.options.home_readers = way.home_readers;
+      job.headers_first = true;
+      for (int rank = 0; rank < ranks; ++rank) job.views.push_back(job.disk.other_node({}));  // one rank a node, the disk is shared
+      for (ShardFile& file : job.model.source.files) file.nodes = {0, 1, 2, 3};
+      job.run(ranks, 1, 1);
+      std::uint64_t opens = 0, most = 0;
+      for (const auto& view : job.views) {
+        opens += view->counters().opens;
+        most = std::max<std::uint64_t>(most, view->counters().opens);
+      }
+      EXPECT_EQ(job.needs.opens, opens) << ranks;
+      EXPECT_EQ(job.needs.most_opens, most) << ranks;
+      EXPECT_EQ(job.needs.messages > 0, way.home_readers && ranks > 1) << ranks;
+    }
+  }
+}
+
+TEST(Needs, DoNotDependOnWhoCountsThem) {
+  for (const bool home_readers : {false, true}) {
+    Job job;
+    job.options.home_readers = home_readers;
+    job.run(4);
+    for (int size = 1; size <= 7; ++size) {
+      run_ranks(size, {}, [&](Comm& comm) {
+        const Catalog catalog = job.model.catalog_of(comm.rank(), size);
+        const MoveNeeds needs = move_needs(comm, job.model.source, catalog, job.targets, job.plan, job.options, home_readers);
+        EXPECT_EQ(needs.other_ranks, size != 4);
+        EXPECT_EQ(needs.opens, job.needs.opens) << size;
+        EXPECT_EQ(needs.most_opens, job.needs.most_opens) << size;
+        EXPECT_EQ(needs.read_bytes, job.needs.read_bytes) << size;
+        EXPECT_EQ(needs.messages, job.needs.messages) << size;
+        EXPECT_EQ(needs.exchanged_bytes, job.needs.exchanged_bytes) << size;
+      });
+    }
   }
 }
 

@@ -421,13 +421,21 @@ TEST(Plan, ALayoutThatOverlapsIsRefused) {
 TEST(DryRun, SaysFilesBytesAndBalance) {
   const Model model = model_of({{"a", {10}}, {"b", {3, 5}}});
   const Plan plan = make_plan(model.targets, model.layout, {.ranks = 2});
+  MoveNeeds needs;
+  needs.home_readers = needs.other_ranks = true;
+  needs.opens = 7;
+  needs.most_opens = 4;
+  needs.read_bytes = 60;
+  needs.messages = 1;
+  needs.exchanged_bytes = 20;
   std::string text;
-  for (const std::string& line : dry_run_lines(model.targets, plan, 12345)) text += line + "\n";
+  for (const std::string& line : dry_run_lines(model.targets, plan, 12345, needs)) text += line + "\n";
   for (const char* part : {"2 tensors, 50 bytes of tensors in 1 file by 2 ranks", "bfloat16: 2 tensors, 25 elements, 50 bytes",
-                           "model.safetensors: ", "1 window, rank 0", "least 0, mean 25, most 50, balance 0.500", "12345 bytes a rank"}) {
+                           "model.safetensors: ", "1 window, rank 0", "least 0, mean 25, most 50, balance 0.500", "12345 bytes a rank",
+                           "one rank for each shard; 60 bytes, 7 opens of shards, at most 4 by one rank", "1 message, 20 bytes", "as if"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
-  EXPECT_NE(dry_run_json(model.targets, plan, 12345).find(R"("name":"model.safetensors")"), std::string::npos);
+  EXPECT_NE(dry_run_json(model.targets, plan, 12345, {}).find(R"("name":"model.safetensors")"), std::string::npos);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -117,7 +118,8 @@ Ending run_command(const Session& session, CommandLine& line) {
     TestResult result = test(session, line.test);
     json = std::move(result.json);
     if (result.equal && !result.changed)
-      ending = {static_cast<int>(ErrorCode::verification), "test: nothing changed from the base model " + printable(line.test.base_dir, 4096) +
+      ending = {static_cast<int>(ErrorCode::verification), "test: nothing changed from the base model " +
+                                                               printable(line.test.base_dir, 4096) +
                                                                "; is this the checkpoint of the trained model?"};
     if (!result.equal)
       ending = {static_cast<int>(ErrorCode::verification),
@@ -172,6 +174,11 @@ int run_with_ranks(const Launch& launch, std::optional<CommandLine>& line, const
   return code;
 }
 
+/// OpenBLAS, below Debian's LibTorch, starts a thread for each core when it is loaded; none of them is used. What the user has set stays.
+void load_blas_without_threads() {
+  setenv("OPENBLAS_NUM_THREADS", "1", 0);
+}
+
 int run(const std::vector<std::string>& arguments) {
   const Launch launch = find_launch(process_environment());
   std::optional<CommandLine> line;
@@ -195,5 +202,6 @@ int main(int argc, char** argv) {
   unshard::end_job_on_terminate();
   unshard::ignore_broken_pipes();
   unshard::allow_many_open_files();
+  unshard::load_blas_without_threads();
   return unshard::run({argv + 1, argv + argc});
 }

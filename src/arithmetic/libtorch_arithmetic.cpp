@@ -1,7 +1,6 @@
 // Arithmetic by LibTorch (1.13 and newer), on tensors that view our buffers. Built as a library of its own,
 // found by dlopen, because loading LibTorch costs 0.2 s and 57 MB.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/api/include/torch/version.h>
 
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "low_rank.h"
+#include "one_thread.h"
 #include "small_floats.h"
 #include "unshard/arithmetic.h"
 #include "unshard/error.h"
@@ -202,7 +202,7 @@ Difference compare_numbers(const Numbers& a, const Numbers& b, Tolerance toleran
 
 class LibTorchArithmetic final : public Arithmetic {
  public:
-  LibTorchArithmetic() { at::set_num_threads(1); }  // ranks share the cores already
+  LibTorchArithmetic() { compute_on_one_thread(); }
 
   [[nodiscard]] Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype,
                                    Tolerance tolerance, bool like_dtype) const override {

@@ -207,6 +207,21 @@ AdapterConfig parse_training_meta(std::string_view text, const std::string& path
   return config;
 }
 
+std::optional<AdapterConfig> parse_swift_args(std::string_view text, const std::string& path) {
+  const Reader reader(text, path);
+  for (const char* kind : {"tuner_type", "train_type"}) {
+    const Json& value = reader.at(kind);
+    if (value.is_string() && value.get_ref<const std::string&>().find("lora") == std::string::npos) return std::nullopt;
+  }
+  AdapterConfig config;
+  config.path = path;
+  config.alpha = reader.number("lora_alpha");
+  if (!config.alpha) return std::nullopt;
+  config.rank = reader.number("lora_rank");
+  config.rank_stabilised = reader.flag("use_rslora");
+  return config;
+}
+
 std::optional<double> alpha_of(const AdapterConfig& config, const std::string& module) {
   const auto own = first_match(config.alpha_pattern, module, config.path);
   return own ? own : config.alpha;

@@ -7,6 +7,7 @@
 
 #include "names.h"
 #include "outputs/safetensors.h"
+#include "published_pairs.h"
 #include "unshard/error.h"
 #include "unshard/file_system.h"
 #include "unshard/mapping.h"
@@ -49,11 +50,13 @@ Value most_frequent(const std::map<Value, std::size_t>& counts) {
 
 class StoredAdapter {
  public:
-  StoredAdapter(const std::vector<TensorRow>& table, const AdapterUse& use) : table_(table), use_(use) {}
+  StoredAdapter(const std::vector<TensorRow>& table, const AdapterUse& use, const PairSplitter* splitter)
+      : table_(table), use_(use), splitter_(splitter) {}
 
   AdapterOutput make(const std::set<std::string>& base_modules) {
-    for (const LoraPair& pair : use_.adapter.pairs) add(pair);
-    for (const Replacement& one : use_.adapter.replacements) add_replacement(one);
+    for (const LoraPair& pair : use_.adapter.pairs) splitter_ != nullptr ? add_published(pair) : add(pair);
+    for (const Replacement& one : use_.adapter.replacements) splitter_ != nullptr ? add_published(one) : add_replacement(one);
+    if (splitter_ != nullptr) sort_targets();
     for (const Replacement& one : use_.adapter.token_rows) {
       const std::string module = one.name.substr(0, one.name.rfind('.'));
       add_target(module + ".token_adapter.trainable_tokens_delta", one.tensor);
@@ -90,10 +93,48 @@ class StoredAdapter {
     ranks_[pair.module] = pair.rank;
   }
 
+  /// Megatron's layers are fused and may be stacked: the pairs of single projections.
+  void add_published(const LoraPair& stored) {
+    for (PublishedPair& pair : splitter_->split(stored)) {
+      (void)scale_of(use_.config, pair.module, pair.rank);
+      const std::string module = prefix + pair.module;
+      output_.targets.push_back({module + ".lora_A.weight", table_[stored.a].dtype, {pair.rank, pair.in}, {std::move(pair.a)}, {}});
+      output_.targets.push_back({module + ".lora_B.weight", table_[stored.b].dtype, {pair.out, pair.rank}, std::move(pair.b), {}});
+      for (const Target* target : {&output_.targets[output_.targets.size() - 2], &output_.targets.back()}) check_target(*target, table_);
+      modules_.insert(pair.module);
+      ranks_[pair.module] = pair.rank;
+    }
+  }
+
+  void add_published(const Replacement& one) {
+    const TensorRow& row = table_[one.tensor];
+    const std::vector<Made> pieces = splitter_->pieces(one.name, row.shape);
+    if (pieces.empty()) {
+      throw Error(
+          ErrorCode::unsupported,
+          printable(row.name) + ": no rule says what this module's full copy is published as; leave the adapter out with --lora drop");
+    }
+    for (const Made& piece : pieces) {
+      Target target{prefix + piece.name, row.dtype, piece.shape, piece.terms, {}};
+      for (Term& term : target.terms) term.source = one.tensor;
+      output_.targets.push_back(std::move(target));
+      note_saved(piece.name);
+    }
+  }
+
+  void sort_targets() {
+    std::stable_sort(output_.targets.begin(), output_.targets.end(),
+                     [](const Target& a, const Target& b) { return natural_less(a.name, b.name); });
+  }
+
   void add_replacement(const Replacement& one) {
     add_target(one.name, one.tensor);
-    if (one.name.ends_with(".bias") && use_.config.bias != "none") return;
-    const std::string module = one.name.substr(0, one.name.rfind('.'));
+    note_saved(one.name);
+  }
+
+  void note_saved(const std::string& name) {
+    if (name.ends_with(".bias") && use_.config.bias != "none") return;
+    const std::string module = name.substr(0, name.rfind('.'));
     if (std::find(facts_.modules_to_save.begin(), facts_.modules_to_save.end(), module) == facts_.modules_to_save.end())
       facts_.modules_to_save.push_back(module);
   }
@@ -133,6 +174,7 @@ class StoredAdapter {
 
   const std::vector<TensorRow>& table_;
   const AdapterUse& use_;
+  const PairSplitter* splitter_;
   AdapterOutput output_;
   AdapterFacts facts_;
   std::set<std::string> modules_;
@@ -188,8 +230,9 @@ std::vector<std::string> target_modules(const std::set<std::string>& modules, co
   return {said.begin(), said.end()};
 }
 
-AdapterOutput adapter_as_stored(const std::vector<TensorRow>& table, const AdapterUse& use, const std::set<std::string>& base_modules) {
-  return StoredAdapter(table, use).make(base_modules);
+AdapterOutput adapter_as_stored(const std::vector<TensorRow>& table, const AdapterUse& use, const std::set<std::string>& base_modules,
+                                const PairSplitter* splitter) {
+  return StoredAdapter(table, use, splitter).make(base_modules);
 }
 
 std::set<std::string> base_modules_in(const std::vector<TensorRow>& table) {
@@ -202,9 +245,15 @@ std::set<std::string> base_modules_in(const std::vector<TensorRow>& table) {
   return modules;
 }
 
-std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, const std::vector<AdapterUse>& uses,
-                                           const std::string& folder) {
-  const std::set<std::string> modules = base_modules_in(table);
+std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options,
+                                           const std::vector<AdapterUse>& uses, const std::string& folder) {
+  std::optional<MapContext> context;
+  std::optional<PairSplitter> splitter;
+  if (!options.names_are_published && !uses.empty()) {
+    context.emplace(make_context(table, config, options));
+    splitter.emplace(*context);
+  }
+  const std::set<std::string> modules = splitter ? splitter->modules() : base_modules_in(table);
   std::vector<AdapterOutput> outputs;
   for (const AdapterUse& use : uses) {
     const std::string& name = use.adapter.name;
@@ -212,7 +261,7 @@ std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, 
     if (!is_plain)
       throw Error(ErrorCode::bad_input,
                   "adapter '" + printable(name) + "': this name can't be that of a folder; leave it out with --lora drop");
-    outputs.push_back(adapter_as_stored(table, use, modules));
+    outputs.push_back(adapter_as_stored(table, use, modules, splitter ? &*splitter : nullptr));
     outputs.back().folder = name.empty() || name == "default" ? folder : folder.empty() ? name : join_path(folder, name);
   }
   return outputs;

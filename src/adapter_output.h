@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "unshard/lora.h"
+#include "unshard/mapping.h"
 #include "unshard/plan.h"
 #include "unshard/targets.h"
 
@@ -37,17 +38,22 @@ struct AdapterFacts {
 /// such a name; else by full names.
 [[nodiscard]] std::vector<std::string> target_modules(const std::set<std::string>& modules, const std::set<std::string>& all_modules);
 
-/// Local, pure. The adapter as its tensors are stored. `base_modules`: names of the base model's modules with a matrix, if it is there.
-/// Throws Error(bad_input) when an alpha is unknown or 0; Error(unsupported) naming a tensor for which PEFT has no place.
+class PairSplitter;
+
+/// Local, pure. The adapter as its tensors are stored, or (`splitter`: Megatron's) with the pairs that the published model has of them.
+/// `base_modules`: names of the base model's modules with a matrix, if it is there. Throws Error(bad_input) when an alpha is unknown or 0;
+/// Error(unsupported) naming a tensor for which PEFT has no place.
 [[nodiscard]] AdapterOutput adapter_as_stored(const std::vector<TensorRow>& table, const AdapterUse& use,
-                                              const std::set<std::string>& base_modules);
+                                              const std::set<std::string>& base_modules, const PairSplitter* splitter = nullptr);
 
 /// Local, pure. The modules with a matrix among the tensors that are not part of an adapter.
 [[nodiscard]] std::set<std::string> base_modules_in(const std::vector<TensorRow>& table);
 
 /// Local, pure. The adapters inside a checkpoint, as stored, for folders `folder` (the one that PEFT calls default, or that has no name)
-/// and `folder`/<name>. Throws what adapter_as_stored throws, and Error(bad_input) for a name that can't be a folder's.
-[[nodiscard]] std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, const std::vector<AdapterUse>& uses,
+/// and `folder`/<name>. Throws what adapter_as_stored throws, and Error(bad_input) for a name that can't be a folder's. `config` and
+/// `options` say what Megatron's names are published as; they are not asked where names are published ones.
+[[nodiscard]] std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, const ModelConfig& config,
+                                                         const MapOptions& options, const std::vector<AdapterUse>& uses,
                                                          const std::string& folder);
 
 /// Local, pure. Appends the files of the adapters, and their targets, to those of a model.

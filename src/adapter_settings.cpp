@@ -10,14 +10,23 @@ namespace unshard {
 namespace {
 
 // verl writes lora_train_meta.json into the actor's folder (checkpoint manager) or the step's (SFT handler), and earlier releases the whole
-// adapter into lora_adapter/ (verl/model_merger/base_model_merger.py, verl/utils/checkpoint).
+// adapter into lora_adapter/ (verl/model_merger/base_model_merger.py, verl/utils/checkpoint). ms-swift copies args.json into the folder of
+// each step, Megatron-Bridge writes run_config.yaml there; both may lie in the run's folder only.
+using Parse = std::optional<AdapterConfig> (*)(std::string_view text, const std::string& path);
 struct Place {
   const char* name;
-  bool is_training_meta;
+  Parse parse;
 };
 
-constexpr std::array<Place, 3> places{
-    {{"lora_train_meta.json", true}, {"adapter_config.json", false}, {"lora_adapter/adapter_config.json", false}}};
+constexpr std::array<Place, 5> places{
+    {{"lora_train_meta.json",
+      [](std::string_view text, const std::string& path) { return std::optional(parse_training_meta(text, path)); }},
+     {"adapter_config.json",
+      [](std::string_view text, const std::string& path) { return std::optional(parse_adapter_config(text, path)); }},
+     {"lora_adapter/adapter_config.json",
+      [](std::string_view text, const std::string& path) { return std::optional(parse_adapter_config(text, path)); }},
+     {"args.json", parse_swift_args},
+     {"run_config.yaml", parse_bridge_config}}};
 
 std::vector<std::string> folders_of(const Source& source) {
   std::vector<std::string> folders{source.folder};
@@ -33,12 +42,24 @@ std::optional<AdapterConfig> find_settings(const Session& session, const Source&
       const auto here = collectively(session.comm, "adapter", [&] { return session.files.status(path).has_value(); });
       if (session.comm.reduce_all(here ? 1 : 0, Reduction::max) == 0) continue;
       const SharedText shared = read_shared_text(session, path, "adapter");
-      return collectively(session.comm, "adapter", [&] {
-        return place.is_training_meta ? parse_training_meta(shared.text, path) : parse_adapter_config(shared.text, path);
-      });
+      auto settings = collectively(session.comm, "adapter", [&] { return place.parse(shared.text, path); });
+      if (settings) return settings;
     }
   }
   return std::nullopt;
+}
+
+/// What Megatron's arguments say, where no file says it.
+void take_facts(const Facts& facts, AdapterConfig& config) {
+  const auto alpha = facts.find(alpha_fact);
+  if (config.alpha || alpha == facts.end()) return;
+  config.alpha = static_cast<double>(alpha->second);
+  config.rank_stabilised = facts.contains(rank_stabilised_fact);
+}
+
+/// How many modules a pair adapts.
+std::uint64_t modules_of(const LoraPair& pair) {
+  return volume(pair.stack);
 }
 
 std::string number_text(double value) {
@@ -55,11 +76,12 @@ std::vector<AdapterUse> adapters_in(const Session& session, const Source& source
   std::vector<Adapter> adapters = collectively(session.comm, "adapter", [&] {
     TensorId end = 0;
     while (end < catalog.tensors.size() && catalog.tensors[end].origin == 0) ++end;
-    return find_adapters(catalog.tensors, 0, end, false);
+    return find_adapters(catalog.tensors, 0, end, false, !source.names_are_published);
   });
   if (adapters.empty()) return {};
   AdapterConfig config = find_settings(session, source).value_or(AdapterConfig{});
   if (config.path.empty()) config.path = source.folder;
+  take_facts(catalog.facts, config);
   if (alpha) {
     config.alpha = alpha;
     config.alpha_pattern.clear();
@@ -76,13 +98,15 @@ std::string describe(const AdapterUse& use) {
   std::set<std::uint64_t> ranks;
   std::set<double> alphas;
   std::set<std::string> targets;
+  std::uint64_t pairs = 0;
   for (const LoraPair& pair : use.adapter.pairs) {
+    pairs += modules_of(pair);
     ranks.insert(pair.rank);
     if (const auto alpha = alpha_of(use.config, pair.module)) alphas.insert(*alpha);
-    targets.insert(pair.module.substr(pair.module.rfind('.') + 1));
+    targets.insert(pair.module.substr(pair.module.rfind('.') + 1) + (pair.projection.empty() ? "" : "." + pair.projection));
   }
   std::string text = "LoRA adapter" + (use.adapter.name.empty() ? "" : " '" + printable(use.adapter.name) + "'") + ": " +
-                     std::to_string(use.adapter.pairs.size()) + " pairs, rank ";
+                     std::to_string(pairs) + " pairs, rank ";
   for (const std::uint64_t rank : ranks) text += (rank == *ranks.begin() ? "" : ", ") + std::to_string(rank);
   text += ", alpha ";
   if (alphas.empty()) text += "unknown";

@@ -5,6 +5,7 @@
 #include "command_identity.h"
 #include "extract_by_svd.h"
 #include "merge_steps.h"
+#include "model_input.h"
 #include "report.h"
 #include "steps.h"
 #include "unshard/agree.h"
@@ -18,6 +19,20 @@ void cast_targets(const DTypeChoice& choice, std::vector<AdapterOutput>& adapter
   for (AdapterOutput& adapter : adapters)
     for (Target& target : adapter.targets)
       if (info(target.dtype).castable) target.dtype = choice.fixed;
+}
+
+/// Collective. The checkpoint's tensors; where their names must be translated (Megatron), also config.json and what else says how.
+Catalog read_checkpoint(const Session& session, FileCache& files, Input& input, const MergeOptions& options, ModelConfig& config,
+                        MapOptions& map) {
+  map.names_are_published = input.source.names_are_published;
+  if (map.names_are_published) {
+    return read_proven_catalog(session, "catalog", files, input.source, {&input.tree, options.input.cache_dir});
+  }
+  const WorkLimits limits = limits_of(session, options.input);
+  config = std::move(find_config(session, input.source, options.hf_config).config);
+  for (const auto& [key, value] : options.config_overrides) config.override_number(key, value);
+  map = complete_map_options(session, input.source, options.map, options.custom_mapping_path, "", limits);
+  return read_model_input(session, "catalog", files, input, config, map, "", options.input.cache_dir, limits);
 }
 
 }  // namespace
@@ -68,7 +83,9 @@ std::string extract_lora(const Session& session, const ExtractLoraOptions& optio
   require_buffers("extract-lora", limits, least_reading_bytes);
   Input input = open_input(session, options.merge.input.backend, options.merge.input.local_dirs);
   FileCache files(session.files, input.source, limits);
-  Catalog catalog = read_proven_catalog(session, "catalog", files, input.source, {&input.tree, options.merge.input.cache_dir});
+  ModelConfig config;
+  MapOptions map;
+  Catalog catalog = read_checkpoint(session, files, input, options.merge, config, map);
   std::vector<AdapterUse> uses = adapters_in(session, input.source, catalog, options.merge.lora_alpha);
   if (uses.empty()) {
     throw Error(ErrorCode::bad_input,
@@ -79,7 +96,8 @@ std::string extract_lora(const Session& session, const ExtractLoraOptions& optio
     session.log.line(describe(use));
     if (!options.base_model.empty()) use.config.base_model = options.base_model;
   }
-  std::vector<AdapterOutput> adapters = collectively(session.comm, "adapter", [&] { return adapters_beside(catalog.tensors, uses, ""); });
+  std::vector<AdapterOutput> adapters =
+      collectively(session.comm, "adapter", [&] { return adapters_beside(catalog.tensors, config, map, uses, ""); });
   cast_targets(options.merge.map.dtype, adapters);
   return write_adapters(session, input, files, catalog, adapters, options.merge.input.local_dirs, options.merge);
 }

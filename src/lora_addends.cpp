@@ -1,7 +1,9 @@
 // The last step of mapping that concerns adapters: each target learns what is added to it, through the terms that it is made of.
 #include <algorithm>
+#include <set>
 
 #include "mapping_steps.h"
+#include "names.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -51,6 +53,41 @@ void note_decomposition(const MapContext& context, const Target& target, std::si
   }
 }
 
+/// What is added to a target by its name.
+void add_by_name(const MapContext& context, const Target& target, Computation& computation, std::set<std::string>& found) {
+  const auto addition = context.adapters.additions.find(target.name);
+  if (addition == context.adapters.additions.end()) return;
+  found.insert(target.name);
+  const AdapterPlan::Addition& added = addition->second;
+  if (!(added.shape == target.shape)) {
+    throw Error(ErrorCode::bad_input, printable(context.table[added.from].name) + ": changes a tensor of shape " + to_string(added.shape) +
+                                          ", but " + printable(target.name) + " has shape " + to_string(target.shape));
+  }
+  if (!info(target.dtype).castable || target.dtype == DType::f64) {
+    throw Error(ErrorCode::unsupported, printable(target.name) + ": is stored as " + std::string(info(target.dtype).name) +
+                                            ", to which no adapter is folded; leave the adapter out with --lora drop");
+  }
+  computation.addends.insert(computation.addends.end(), added.addends.begin(), added.addends.end());
+}
+
+/// Everything that is to be added by name must have its target, but for those that the user leaves out.
+void require_found(const MapContext& context, const std::set<std::string>& found) {
+  std::vector<std::string> lost;
+  for (const auto& [name, addition] : context.adapters.additions) {
+    if (!found.contains(name) && !any_glob_matches(context.options.drop, name)) lost.push_back(name);
+  }
+  if (lost.empty()) return;
+  if (context.options.like) {
+    throw Error(ErrorCode::unsupported,
+                name_list(lost) +
+                    ": the --like folder has another layout than the modules that the adapter changes; leave --like "
+                    "out, or write the adapter by --lora extract");
+  }
+  throw Error(ErrorCode::bad_input, std::to_string(context.adapters.additions.size() - lost.size()) + " of " +
+                                        std::to_string(context.adapters.additions.size()) +
+                                        " LoRA pairs found their modules in the base; it lacks " + name_list(lost));
+}
+
 std::uint64_t elements_of(const Delta& delta) {
   return delta.left.rows * (delta.right ? delta.right->columns : delta.left.columns);
 }
@@ -63,9 +100,11 @@ void add_addends(const MapContext& context, Published& published, Mapping& mappi
   const auto is_second_use = [&](const Target& target) {  // the head that was no tensor of its own
     return &target == tie.head && tie.embedding != nullptr && target.terms.front().source == tie.embedding->terms.front().source;
   };
+  std::set<std::string> by_name;
   for (std::size_t i = 0; i < published.targets.size(); ++i) {
     Target& target = published.targets[i];
     Computation computation;
+    add_by_name(context, target, computation, by_name);
     for (const Term& term : target.terms) {
       for (const Delta& delta : deltas_of(context, term.source, is_second_use(target))) {
         auto addend = reach(delta, term, target);
@@ -78,6 +117,7 @@ void add_addends(const MapContext& context, Published& published, Mapping& mappi
     if (target.computation && !is_second_use(target)) note_decomposition(context, target, i, mapping);
     replace_rows(context, target);
   }
+  require_found(context, by_name);
   for (const auto& [base, deltas] : context.adapters.deltas) {
     std::uint64_t wanted = 0;
     for (const Delta& delta : deltas) wanted += elements_of(delta);

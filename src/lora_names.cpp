@@ -8,7 +8,14 @@
 //     base_model.model.<module>.modules_to_save.<adapter>.weight   in a file: <module>.weight
 //     base_model.model.<module>.token_adapter.trainable_tokens_delta[.<adapter>]
 //     base_model.model.<module>.base_layer.<…>                     what an adapted module wraps; several deep where pairs are nested
-//     <module>.adapter.linear_in.weight, linear_out.weight         Megatron-Bridge: A and B
+//
+// Megatron-Bridge (src/megatron/bridge/peft/utils.py, canonical_lora.py) and mcore-bridge (tuners/lora.py), behind whose modules the stacks
+// of torch_dist stand in front of the matrices, [layers, experts, rank, in]:
+//
+//     <module>.adapter.linear_in.weight, linear_out.weight         A and B
+//     <module>.adapter.adapter_<part>.linear_in.weight, …          of one projection of a fused layer
+//     <module>.adapter.weight_magnitude                            DoRA
+//     <module>.lora_A.<adapter>.weight                             as PEFT's
 #include <algorithm>
 #include <map>
 #include <set>
@@ -30,6 +37,8 @@ struct LoraName {
   std::string adapter;
   std::string rest;  ///< of a replacement: "weight"
   std::uint64_t depth = 0;
+  std::string projection;
+  bool of_bridge = false;
 };
 
 using Elements = std::vector<std::string_view>;
@@ -57,14 +66,34 @@ std::optional<Part> part_of(const Elements& elements, std::size_t i) {
   if (element == "lora_magnitude_vector") return Part::magnitude;
   if (element == "modules_to_save") return Part::saved;
   if (element == "trainable_tokens_delta") return Part::token_rows;
-  if (element == "adapter" && i + 1 < elements.size() && elements[i + 1] == "linear_in") return Part::a;
-  if (element == "adapter" && i + 1 < elements.size() && elements[i + 1] == "linear_out") return Part::b;
   return std::nullopt;
+}
+
+/// A name of Megatron-Bridge; none when it is not one.
+std::optional<LoraName> parse_bridge(const std::string& stored, const std::string& clean) {
+  if (clean.ends_with(".adapter.weight_magnitude")) {
+    throw Error(ErrorCode::unsupported, printable(stored) +
+                                            ": a DoRA adapter of Megatron-Bridge, which this version can neither fold nor write; "
+                                            "leave the adapter out with --lora drop");
+  }
+  const auto matrix = lora_matrix(clean);
+  if (!matrix || !matrix->of_bridge) return std::nullopt;
+  if (matrix->rest != "weight")
+    throw Error(ErrorCode::unsupported, printable(stored) + ": is a part of an adapter that this version does not know (" +
+                                            printable(matrix->rest) + "); leave the adapter out with --lora drop");
+  LoraName name;
+  name.part = matrix->is_a ? Part::a : Part::b;
+  const Elements module = elements_of(matrix->module);
+  name.module = joined(module.begin(), module.end());
+  name.projection = matrix->projection;
+  name.of_bridge = true;
+  return name;
 }
 
 /// None when the name is not one of an adapter's own.
 std::optional<LoraName> parse(const std::string& stored) {
   const std::string clean = without_wrappers(stored);
+  if (auto name = parse_bridge(stored, clean)) return name;
   const Elements elements = elements_of(clean);
   for (std::size_t i = 0; i < elements.size(); ++i) {
     const auto part = part_of(elements, i);
@@ -72,7 +101,7 @@ std::optional<LoraName> parse(const std::string& stored) {
     LoraName name;
     name.part = *part;
     auto module_end = elements.begin() + static_cast<std::ptrdiff_t>(i);
-    auto rest = module_end + (elements[i] == "adapter" ? 2 : 1);
+    auto rest = module_end + 1;
     auto end = elements.end();
     const bool ends_in_kind = *part == Part::a || *part == Part::b || *part == Part::bias || *part == Part::magnitude;
     if (ends_in_kind && end != rest && (*(end - 1) == "weight" || *(end - 1) == "bias")) --end;
@@ -93,7 +122,8 @@ std::optional<LoraName> parse(const std::string& stored) {
 
 class Finder {
  public:
-  Finder(const std::vector<TensorRow>& table, bool only_adapters) : table_(table), only_adapters_(only_adapters) {}
+  Finder(const std::vector<TensorRow>& table, bool only_adapters, bool of_megatron)
+      : table_(table), only_adapters_(only_adapters), of_megatron_(of_megatron) {}
 
   void take(TensorId id) {
     const TensorRow& row = table_[id];
@@ -109,8 +139,10 @@ class Finder {
     } else if (name->part == Part::token_rows) {
       adapter(of).token_rows.push_back({name->module + ".weight", id});
     } else {
-      Half& half = halves_[{of, name->module, name->depth}];
-      if (half.ids.empty()) order_.push_back({of, name->module, name->depth});
+      const Key key{of, name->module, name->depth, name->projection};
+      Half& half = halves_[key];
+      half.of_bridge = name->of_bridge;
+      if (half.ids.empty()) order_.push_back(key);
       if (!half.ids.emplace(name->part, id).second)
         throw Error(ErrorCode::bad_input, printable(row.name) + ": is there twice; give one adapter");
       (void)adapter(of);
@@ -134,10 +166,12 @@ class Finder {
   struct Key {
     std::string adapter, module;
     std::uint64_t depth = 0;
+    std::string projection;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Half {
     std::map<Part, TensorId> ids;
+    bool of_bridge = false;
   };
 
   /// A file holds one adapter, whether its names say which or not.
@@ -183,6 +217,8 @@ class Finder {
     LoraPair pair;
     pair.module = key.module;
     pair.depth = key.depth;
+    pair.projection = key.projection;
+    pair.of_bridge = half.of_bridge;
     pair.embedding = find(Part::embedding_a) || find(Part::embedding_b);
     const auto a = find(pair.embedding ? Part::embedding_a : Part::a), b = find(pair.embedding ? Part::embedding_b : Part::b);
     if (!a || !b) {
@@ -199,20 +235,33 @@ class Finder {
     pair.bias = find(Part::bias);
     pair.magnitude = find(Part::magnitude);
     check_pair(pair);
-    pair.rank = table_[pair.a].shape[0];
+    pair.rank = extent_from_end(table_[pair.a].shape, 2);
+    if (of_megatron_) pair.stack = stack_of(table_[pair.a], table_[pair.b]);
     return pair;
+  }
+
+  static std::uint64_t extent_from_end(const Shape& shape, std::size_t number) { return shape[shape.size() - number]; }
+
+  /// What stands in front of the matrices: of both the same, or what all share is stored once.
+  static Shape stack_of(const TensorRow& a, const TensorRow& b) {
+    const auto in_front = [](const TensorRow& row) { return Shape(std::span(row.shape.begin(), row.shape.size() - 2)); };
+    const Shape of_a = in_front(a), of_b = in_front(b);
+    const Shape &shorter = of_a.size() < of_b.size() ? of_a : of_b, &longer = of_a.size() < of_b.size() ? of_b : of_a;
+    if (longer.size() <= 2 && std::equal(shorter.begin(), shorter.end(), longer.begin())) return longer;
+    throw Error(ErrorCode::bad_input, printable(a.name) + ": shape " + to_string(a.shape) + " and " + printable(b.name) + ": shape " +
+                                          to_string(b.shape) + " are no stacks of matrices that belong together");
   }
 
   void check_pair(const LoraPair& pair) const {
     const TensorRow &a = table_[pair.a], &b = table_[pair.b];
-    if (a.shape.size() > 2 || b.shape.size() > 2) {
+    if (!of_megatron_ && (a.shape.size() > 2 || b.shape.size() > 2)) {
       throw Error(ErrorCode::unsupported,
                   printable(a.name) + ": shape " + to_string(a.shape) + ": adapters of convolutions are not supported; fold it with PEFT");
     }
     for (const TensorRow* row : {&a, &b}) {
-      if (row->shape.size() != 2) throw Error(ErrorCode::bad_input, printable(row->name) + ": is no matrix but " + to_string(row->shape));
+      if (row->shape.size() < 2) throw Error(ErrorCode::bad_input, printable(row->name) + ": is no matrix but " + to_string(row->shape));
     }
-    if (a.shape[0] != b.shape[1]) {
+    if (extent_from_end(a.shape, 2) != extent_from_end(b.shape, 1)) {
       throw Error(ErrorCode::bad_input, printable(a.name) + ": shape " + to_string(a.shape) + " and " + printable(b.name) + ": shape " +
                                             to_string(b.shape) + " have different ranks; are they of one adapter?");
     }
@@ -224,7 +273,7 @@ class Finder {
   }
 
   const std::vector<TensorRow>& table_;
-  bool only_adapters_;
+  bool only_adapters_, of_megatron_;
   std::set<std::string> names_;  ///< of an adapter's file
   std::vector<Adapter> adapters_;
   std::map<Key, Half> halves_;
@@ -233,8 +282,9 @@ class Finder {
 
 }  // namespace
 
-std::vector<Adapter> find_adapters(const std::vector<TensorRow>& table, TensorId first, TensorId end, bool only_adapters) {
-  Finder finder(table, only_adapters);
+std::vector<Adapter> find_adapters(const std::vector<TensorRow>& table, TensorId first, TensorId end, bool only_adapters,
+                                   bool of_megatron) {
+  Finder finder(table, only_adapters, of_megatron);
   for (TensorId id = first; id < end; ++id) finder.take(id);
   return finder.finish();
 }

@@ -11,6 +11,7 @@
 #include "lora_modules.h"
 #include "mapping_steps.h"
 #include "names.h"
+#include "published_pairs.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -22,9 +23,11 @@ class Planner {
       : context_(context), use_(use), plan_(plan), bases_(bases) {}
 
   void run() {
-    const ModuleNames names = find_modules(context_, use_, bases_);
+    const bool of_megatron = !context_.options.names_are_published;
+    const ModuleNames names = of_megatron ? ModuleNames(context_) : find_modules(context_, use_, bases_);
     for (const Replacement& one : use_.adapter.replacements) replace(one, names);
     for (const Replacement& one : use_.adapter.token_rows) replace_rows(one, names);
+    if (of_megatron) return add_published();
     for (const LoraPair& pair : use_.adapter.pairs) add(pair, names);
   }
 
@@ -82,6 +85,23 @@ class Planner {
       throw Error(ErrorCode::bad_input, printable(use_.config.path, 4096) + ": trainable_token_indices names row " +
                                             std::to_string(planned[i].row) + " twice, or beyond the " + std::to_string(of_base.shape[0]) +
                                             " of " + printable(of_base.name));
+    }
+  }
+
+  /// Adapters of Megatron's layers: what they add to the tensors that the family's rules make of those.
+  void add_published() {
+    const PairSplitter splitter(context_);
+    for (const LoraPair& pair : use_.adapter.pairs) {
+      for (const TensorId id : {pair.a, pair.b}) plan_.left_out[id] = "folded into the base weights";
+      for (const PublishedPair& one : splitter.split(pair)) {
+        const std::string name = one.module + ".weight";
+        AdapterPlan::Addition& addition = plan_.additions[name];
+        if (addition.addends.empty()) addition = {one.transposed ? Shape{one.in, one.out} : Shape{one.out, one.in}, {}, pair.a};
+        for (Addend& addend : addends_of(one, use_.weight * scale_of(use_.config, one.module, one.rank)))
+          addition.addends.push_back(std::move(addend));
+        for (const auto& [head, embedding] : context_.family.ties)
+          if ((name == head || name == embedding) && is_tied(context_)) plan_.unties = true;
+      }
     }
   }
 
@@ -242,6 +262,7 @@ AdapterPlan plan_adapters(const MapContext& context) {
     Planner(context, use, plan, bases).run();
     pairs += use.adapter.pairs.size();
   }
+  if (!plan.additions.empty()) pairs = plan.additions.size();
   plan.notes.push_back("Folding LoRA into the base weights: " + counted(lora.adapters.size(), "adapter") + ", " + counted(pairs, "pair"));
   return plan;
 }

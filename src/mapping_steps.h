@@ -13,6 +13,7 @@
 // All are Local and pure.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -41,6 +42,13 @@ struct AdapterPlan {
     bool of_columns = false;
   };
   std::unordered_map<TensorId, Magnitude> magnitudes;
+  /// What is added to a published tensor, by its name: the adapters of Megatron's layers.
+  struct Addition {
+    Shape shape;  ///< of the tensor
+    std::vector<Addend> addends;
+    TensorId from = 0;  ///< a matrix of it, for messages
+  };
+  std::map<std::string, Addition> additions;
   /// Of a tied model whose head and embedding become different: the head's name, where it is not stored; what is added to it alone; and
   /// whether what is added to the embedding is not added to the head.
   bool unties = false;

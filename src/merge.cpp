@@ -41,15 +41,15 @@ bool is_on_nfs(const Session& session, const TargetFolder& target) {
 
 /// Collective. What LoRA tensors there are, and what becomes of them: adapters of folders are folded, those inside the checkpoint too, or
 /// written beside the base weights (returned).
-std::vector<AdapterOutput> settle_adapters(const Session& session, Input& input, Catalog& catalog, const MergeOptions& options,
-                                           MapOptions& map) {
+std::vector<AdapterOutput> settle_adapters(const Session& session, Input& input, Catalog& catalog, const ModelConfig& config,
+                                           const MergeOptions& options, MapOptions& map) {
   for (const AdapterFolder& folder : options.adapters)
     map.lora.adapters.push_back(read_adapter(session, folder, limits_of(session, options.input), input.tree, input.source, catalog));
   if (!options.adapters.empty() || map.lora.what == LoraChoice::What::drop) return {};
   map.lora.adapters = adapters_in(session, input.source, catalog, options.lora_alpha);
   for (const AdapterUse& use : map.lora.adapters) session.log.line(describe(use));
   return collectively(session.comm, "adapter", [&] {
-    if (map.lora.what == LoraChoice::What::extract) return adapters_beside(catalog.tensors, map.lora.adapters, "lora_adapter");
+    if (map.lora.what == LoraChoice::What::extract) return adapters_beside(catalog.tensors, config, map, map.lora.adapters, "lora_adapter");
     if (map.lora.adapters.size() > 1) {
       std::vector<std::string> names;
       for (const AdapterUse& use : map.lora.adapters) names.push_back(use.adapter.name);
@@ -283,7 +283,7 @@ std::string merge(const Session& session, const MergeOptions& options) {
   if (!options.adapters.empty()) map_options.lora.what = LoraChoice::What::fold;
   Catalog catalog = read_model_input(session, "catalog", files, input, config.config, map_options, options.fill_missing_from,
                                      options.input.cache_dir, limits);
-  const std::vector<AdapterOutput> adapters = settle_adapters(session, input, catalog, options, map_options);
+  const std::vector<AdapterOutput> adapters = settle_adapters(session, input, catalog, config.config, options, map_options);
   watch.extend();
   times.enter("map");
   const auto vocabulary = new_vocabulary(catalog.tensors, map_options.lora, config.config);

@@ -85,15 +85,42 @@ std::string without_wrappers(std::string_view name) {
 
 bool is_lora(std::string_view name) {
   const std::vector<std::string_view> elements = split_name(name);
-  for (std::size_t i = 0; i < elements.size(); ++i) {
-    const std::string_view element = elements[i];
-    if (element == "lora_A" || element == "lora_B" || element == "lora_embedding_A" || element == "lora_embedding_B" ||
-        element == "lora_magnitude_vector")
-      return true;
-    // Megatron-Bridge; a model may have adapters of another kind (wav2vec2).
-    if (element == "adapter" && i + 1 < elements.size() && (elements[i + 1] == "linear_in" || elements[i + 1] == "linear_out")) return true;
+  const bool is_peft = std::any_of(elements.begin(), elements.end(), [](std::string_view element) {
+    return element == "lora_A" || element == "lora_B" || element == "lora_embedding_A" || element == "lora_embedding_B" ||
+           element == "lora_magnitude_vector";
+  });
+  return is_peft || lora_matrix(name) || name.ends_with(".adapter.weight_magnitude");
+}
+
+std::optional<LoraMatrix> lora_matrix(std::string_view name) {
+  const std::vector<std::string_view> elements = split_name(name);
+  const auto from = [&](std::size_t first, std::size_t end) {
+    const char* begin = elements[first].data();
+    return std::string_view(begin, static_cast<std::size_t>(elements[end - 1].data() + elements[end - 1].size() - begin));
+  };
+  for (std::size_t i = 1; i + 1 < elements.size(); ++i) {
+    LoraMatrix found{from(0, i), {}, elements.back(), {}, false, false};
+    std::size_t end = elements.size() - 1;  // of the matrix
+    if (elements[i] == "lora_A" || elements[i] == "lora_B") {
+      found.is_a = elements[i] == "lora_A";
+      if (!found.rest.starts_with("weight")) return std::nullopt;
+    } else if (elements[i] == "adapter") {  // a model may have adapters of another kind (wav2vec2)
+      constexpr std::string_view mark = "adapter_";
+      const bool is_canonical = elements[i + 1].starts_with(mark);
+      if (is_canonical) found.projection = elements[i + 1].substr(mark.size());
+      const std::size_t at = i + (is_canonical ? 2 : 1);
+      if (at + 1 >= elements.size() || (elements[at] != "linear_in" && elements[at] != "linear_out")) return std::nullopt;
+      found.is_a = elements[at] == "linear_in";
+      found.of_bridge = true;
+      found.rest = from(at + 1, elements.size());
+      end = at + 1;
+    } else {
+      continue;
+    }
+    found.matrix = from(i, end);
+    return found;
   }
-  return false;
+  return std::nullopt;
 }
 
 bool natural_less(std::string_view a, std::string_view b) {

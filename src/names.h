@@ -1,6 +1,7 @@
 // What names of tensors share: order, and the parts that PEFT puts into them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,16 @@ namespace unshard {
 
 /// Whether `name` is a full copy that PEFT trained in place of a module (`modules_to_save.default`).
 [[nodiscard]] bool is_saved_module(std::string_view name);
+
+/// The name of one of the two matrices beside a linear layer, in its parts. It views the name that it was made from.
+struct LoraMatrix {
+  std::string_view module;      ///< "decoder.layers.0.mlp.linear_fc1"
+  std::string_view matrix;      ///< "lora_A.default"; Megatron-Bridge: "adapter.linear_in", "adapter.adapter_q.linear_out"
+  std::string_view rest;        ///< "weight", or "weight3" of an expert
+  std::string_view projection;  ///< Megatron-Bridge's canonical form has a pair for each projection of a fused layer: "q"; else ""
+  bool is_a = false, of_bridge = false;
+};
+[[nodiscard]] std::optional<LoraMatrix> lora_matrix(std::string_view name);
 
 /// `name` with each occurrence of a key replaced by its value, from left to right, the longest key first; what was put in is not looked at
 /// again.

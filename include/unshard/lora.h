@@ -34,6 +34,14 @@ struct AdapterConfig {
 /// formula than LoRA's (LoHa, IA3, activated LoRA …) or whose base is another (PiSSA …).
 [[nodiscard]] AdapterConfig parse_adapter_config(std::string_view text, const std::string& path);
 
+/// The arguments of an ms-swift run (args.json), which hold all settings, LoRA's among them: {lora_alpha, lora_rank, use_rslora …}; none
+/// when that run trained no LoRA adapter. Throws Error(bad_input) for what is no such JSON.
+[[nodiscard]] std::optional<AdapterConfig> parse_swift_args(std::string_view text, const std::string& path);
+
+/// Megatron-Bridge's run_config.yaml: the block `peft:` with dim and alpha; none when there is no such block. Without an alpha when that is
+/// not written as a number in a line of its own.
+[[nodiscard]] std::optional<AdapterConfig> parse_bridge_config(std::string_view text, const std::string& path);
+
 /// verl's lora_train_meta.json: {r, lora_alpha, task_type}. Throws Error(bad_input) for what is no such JSON.
 [[nodiscard]] AdapterConfig parse_training_meta(std::string_view text, const std::string& path);
 
@@ -44,7 +52,10 @@ struct LoraPair {
   std::optional<TensorId> bias, magnitude;  ///< lora_B.bias; lora_magnitude_vector
   std::uint64_t rank = 0;                   ///< rows of A: of all experts together where one pair has them all
   bool embedding = false;                   ///< lora_embedding_A and _B
-  std::uint64_t depth = 0;                  ///< how many pairs of this module lie further out (`base_layer.` in the name)
+  Shape stack;              ///< of Megatron: the dimensions in front of the matrices ([layers, experts]), which both have or one
+  std::string projection;   ///< of Megatron-Bridge: of a pair for one part of a fused layer, "q", "up" …; else ""
+  bool of_bridge = false;   ///< Megatron-Bridge's names
+  std::uint64_t depth = 0;  ///< how many pairs of this module lie further out (`base_layer.` in the name)
 };
 
 /// A tensor that stands in place of one of the base model: modules_to_save, biases, whole embeddings.
@@ -61,10 +72,16 @@ struct Adapter {
 };
 
 /// The adapters among the tensors first <= id < end of the table: one for each name that PEFT's in-memory names carry. `only_adapters`:
-/// these tensors are an adapter's file, so that plain names are replacements; else they are base weights. Throws Error(bad_input) naming a
+/// these tensors are an adapter's file, so that plain names are replacements; else they are base weights. `of_megatron`: the names are
+/// Megatron's, whose matrices may stand in stacks of layers and experts. Throws Error(bad_input) naming a
 /// tensor: half a pair, shapes that don't fit each other, an empty tensor, an adapter's file with something else in it;
 /// Error(unsupported): a kind of adapter tensor that is not known, a convolution.
-[[nodiscard]] std::vector<Adapter> find_adapters(const std::vector<TensorRow>& table, TensorId first, TensorId end, bool only_adapters);
+[[nodiscard]] std::vector<Adapter> find_adapters(const std::vector<TensorRow>& table, TensorId first, TensorId end, bool only_adapters,
+                                                 bool of_megatron = false);
+
+/// What Megatron's arguments say of an adapter, as facts of a checkpoint.
+inline constexpr const char* alpha_fact = "lora_alpha";
+inline constexpr const char* rank_stabilised_fact = "lora_rank_stabilised";
 
 /// The scale of a pair whose matrices have this rank (of one expert). Throws Error(bad_input) naming the module when alpha is unknown or 0.
 [[nodiscard]] double scale_of(const AdapterConfig& config, const std::string& module, std::uint64_t rank);

@@ -93,9 +93,17 @@ void add_lora_alpha(CLI::App& app, std::optional<double>& alpha) {
       ->type_name("N");
 }
 
-void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config) {
-  add_text(app, "--model-type", map.model_type, "family of name rules (default: model_type of config.json)");
+void add_names(CLI::App& app, std::string& model_type, std::string& hf_config) {
+  add_text(app, "--model-type", model_type, "family of name rules (default: model_type of config.json)");
   add_folder(app, "--hf-config,--hf-model-path", hf_config, "folder with config.json, tokenizer … (default: found beside the checkpoint)");
+}
+
+void add_custom_mapping(CLI::App& app, std::string& custom_mapping) {
+  add_text(app, "--custom-mapping", custom_mapping, "JSON file of name rules that come before the family's")->type_name("FILE");
+}
+
+void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config) {
+  add_names(app, map.model_type, hf_config);
   add_dtype(app, map.dtype);
   app.add_flag("--tie-word-embedding", map.tie_word_embedding, "the output layer is the embedding (normally config.json says so)");
   app.add_flag("--is-value-model", map.is_value_model, "the head is a value head");
@@ -105,7 +113,7 @@ void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config) {
 }
 
 void add_naming(CLI::App& app, std::string& custom_mapping, std::string& like, std::string& fill_missing_from) {
-  add_text(app, "--custom-mapping", custom_mapping, "JSON file of name rules that come before the family's")->type_name("FILE");
+  add_custom_mapping(app, custom_mapping);
   add_folder(app, "--like", like, "follow names, dtypes and expert layout of this model folder");
   add_folder(app, "--fill-missing-from", fill_missing_from, "tensors that the checkpoint lacks come from this model folder");
 }

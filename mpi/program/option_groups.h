@@ -18,6 +18,10 @@ void add_input(CLI::App& app, InputOptions& input, const Abilities& abilities);
 void add_dtype(CLI::App& app, DTypeChoice& choice);
 void add_lora_alpha(CLI::App& app, std::optional<double>& alpha);
 
+/// What says how stored names become published ones.
+void add_names(CLI::App& app, std::string& model_type, std::string& hf_config);
+void add_custom_mapping(CLI::App& app, std::string& custom_mapping);
+
 /// How stored names and values become published ones: for merge, and for test straight from the shards.
 void add_mapping(CLI::App& app, MapOptions& map, std::string& hf_config);
 

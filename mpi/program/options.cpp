@@ -102,6 +102,9 @@ void check_extract_lora(const ExtractLoraOptions& options) {
   }
   need({{"--base-model", !options.base_model.empty()}, {"--rank", options.rank != 0}});
   if (options.merge.lora_alpha) refuse("--lora-alpha goes with --local-dir: by --finetuned the scale is 1");
+  const MergeOptions& merge = options.merge;
+  if (!merge.map.model_type.empty() || !merge.hf_config.empty() || !merge.custom_mapping_path.empty() || !merge.config_overrides.empty())
+    refuse("options about names go with --local-dir: the folders of --finetuned and --base-model have published names");
 }
 
 void add_extract_lora(CLI::App& root, CommandLine& line, const Abilities& abilities) {
@@ -115,6 +118,9 @@ void add_extract_lora(CLI::App& root, CommandLine& line, const Abilities& abilit
   add_input(app, options.merge.input, abilities);
   add_folder(app, "--target-dir", options.merge.target_dir, "folder of the adapter that is written (required)");
   add_lora_alpha(app, options.merge.lora_alpha);
+  add_names(app, options.merge.map.model_type, options.merge.hf_config);
+  add_custom_mapping(app, options.merge.custom_mapping_path);
+  add_config_numbers(app, options.merge.config_overrides);
   add_text(app, "--base-model", options.base_model, "name of the base model for adapter_config.json; with --finetuned its folder");
   add_folder(app, "--finetuned", options.finetuned, "model folder whose difference from the base becomes the adapter");
   add_count(

@@ -3,8 +3,10 @@
 #include "formats/megatron_args.h"
 
 #include <array>
+#include <cmath>
 
 #include "unshard/error.h"
+#include "unshard/lora.h"
 #include "wire.h"
 
 namespace unshard {
@@ -32,6 +34,16 @@ class Reader {
     const auto value = number(name);
     if (value && *value == 0) throw Error(ErrorCode::bad_input, label_ + ": args." + name + " is 0");
     return value;
+  }
+  /// The same for a number that may be written with a fraction of 0; none for any other value.
+  std::optional<std::uint64_t> whole(const char* name) const {
+    const Node* value = state_.find(name);
+    if (value == nullptr) return std::nullopt;
+    if (value->kind == Kind::integer && value->integer >= 0 && value->integer <= most_ranks)
+      return static_cast<std::uint64_t>(value->integer);
+    const bool is_whole =
+        value->kind == Kind::real && value->real >= 0 && value->real <= most_ranks && value->real == std::floor(value->real);
+    return is_whole ? std::optional(static_cast<std::uint64_t>(value->real)) : std::nullopt;
   }
   bool flag(const char* name) const {
     const Node* value = state_.find(name);
@@ -103,10 +115,10 @@ std::optional<std::uint64_t> read_optional(WireReader& in) {
 
 void write(WireWriter& out, const MegatronArgs& args) {
   for (const std::uint64_t size : {args.tensor, args.pipeline, args.expert}) out.number(size);
-  for (const auto& value :
-       {args.expert_tensor, args.layers, args.experts, args.padded_vocabulary, args.first_stage_layers, args.last_stage_layers})
+  for (const auto& value : {args.expert_tensor, args.layers, args.experts, args.padded_vocabulary, args.first_stage_layers,
+                            args.last_stage_layers, args.lora_alpha})
     write(out, value);
-  for (const bool flag : {args.embedding_counts, args.loss_counts, args.zero_centred_norms}) out.number(flag ? 1 : 0);
+  for (const bool flag : {args.embedding_counts, args.loss_counts, args.zero_centred_norms, args.rank_stabilised}) out.number(flag ? 1 : 0);
   out.text(args.layout);
   out.text(args.unsupported);
 }
@@ -114,10 +126,11 @@ void write(WireWriter& out, const MegatronArgs& args) {
 MegatronArgs read_args(WireReader& in) {
   MegatronArgs args;
   for (std::uint64_t* size : {&args.tensor, &args.pipeline, &args.expert}) *size = in.number();
-  for (auto* value :
-       {&args.expert_tensor, &args.layers, &args.experts, &args.padded_vocabulary, &args.first_stage_layers, &args.last_stage_layers})
+  for (auto* value : {&args.expert_tensor, &args.layers, &args.experts, &args.padded_vocabulary, &args.first_stage_layers,
+                      &args.last_stage_layers, &args.lora_alpha})
     *value = read_optional(in);
-  for (bool* flag : {&args.embedding_counts, &args.loss_counts, &args.zero_centred_norms}) *flag = in.number_up_to(1) == 1;
+  for (bool* flag : {&args.embedding_counts, &args.loss_counts, &args.zero_centred_norms, &args.rank_stabilised})
+    *flag = in.number_up_to(1) == 1;
   args.layout = in.text();
   args.unsupported = in.text();
   return args;
@@ -145,8 +158,16 @@ std::optional<MegatronArgs> read_megatron_args(const Node& root, const std::stri
   args.loss_counts = in.flag("account_for_loss_in_pipeline_split");
   args.layout = in.layout();
   args.zero_centred_norms = in.flag("apply_layernorm_1p") || in.flag("layernorm_zero_centered_gamma");
+  args.lora_alpha = in.whole("lora_alpha");
+  args.rank_stabilised = in.flag("use_rslora");
   args.unsupported = unsupported_argument(in);
   return args;
+}
+
+void add_adapter_facts(const MegatronArgs& args, Facts& facts) {
+  if (!args.lora_alpha) return;
+  facts[alpha_fact] = *args.lora_alpha;
+  if (args.rank_stabilised) facts[rank_stabilised_fact] = 1;
 }
 
 std::vector<std::byte> encode(const MegatronFile& file) {

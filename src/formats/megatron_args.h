@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "formats/pickle.h"
+#include "unshard/catalog.h"
 
 namespace unshard {
 
@@ -22,9 +23,14 @@ struct MegatronArgs {
   bool embedding_counts = false, loss_counts = false;  ///< as a layer when stages are cut
   std::string layout;                                  ///< pipeline_model_parallel_layout as text; "": none
   bool zero_centred_norms = false;                     ///< stores a norm's weight minus 1
+  std::optional<std::uint64_t> lora_alpha;             ///< of the adapters that the run trains (ms-swift); a whole number
+  bool rank_stabilised = false;                        ///< their scale is alpha / sqrt(rank)
   std::string unsupported;                             ///< an argument that changes the layout in a way that is not known; "": none
   friend bool operator==(const MegatronArgs&, const MegatronArgs&) = default;
 };
+
+/// Adds what the arguments say of adapters, by the names of lora.h.
+void add_adapter_facts(const MegatronArgs& args, Facts& facts);
 
 /// One file.
 struct MegatronFile {

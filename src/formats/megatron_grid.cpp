@@ -97,6 +97,7 @@ class GridMaker {
     if (grid_.expert == 1 && !args_->experts) grid_.expert_tensor = grid_.tensor;
     grid_.padded_vocabulary = args_->padded_vocabulary;
     grid_.zero_centred_norms = args_->zero_centred_norms;
+    add_adapter_facts(*args_, grid_.of_adapters);
     const std::string sizes = "tensor-parallel " + std::to_string(grid_.tensor) + ", pipeline-parallel " + std::to_string(grid_.pipeline) +
                               ", expert-parallel " + std::to_string(grid_.expert);
     const std::size_t parts = 1 + (grid_.pipeline > 1 ? 1 : 0) + (grid_.expert > 1 ? 1 : 0);
@@ -281,6 +282,7 @@ Facts MegatronGrid::facts() const {
     facts["expert_tensor_parallel"] = expert_tensor;
     facts["expert_glu_pieces"] = expert_tensor;
   }
+  facts.insert(of_adapters.begin(), of_adapters.end());
   if (zero_centred_norms) facts["zero_centred_norms"] = *zero_centred_norms ? 1 : 0;
   return facts;
 }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 
 #include "checked_math.h"
 #include "families/families.h"
+#include "formats/megatron_experts.h"
 #include "formats/megatron_grid.h"
 #include "names.h"
 #include "unshard/error.h"
@@ -30,14 +30,6 @@ Sharing sharing_of(const std::string& text) {
   throw Error(ErrorCode::bad_input, "placements: '" + printable(text) + "' is none of 0, 1, replicated, vocabulary, narrow");
 }
 
-std::optional<std::uint64_t> take_number(std::string_view& text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || value > (1U << 24U)) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return value;
-}
-
 /// `name` with the number of its decoder layer shifted by `first`.
 std::string with_global_layer(std::string_view name, std::uint64_t first) {
   for (const std::string_view stack : {"decoder.layers.", "encoder.layers.", "transformer.layers."}) {
@@ -51,39 +43,13 @@ std::string with_global_layer(std::string_view name, std::uint64_t first) {
   return std::string(name);
 }
 
-/// What a name says of routed experts.
-struct ExpertName {
-  std::string name;                                                                        ///< of the tensor of all experts
-  std::uint64_t first = 0;                                                                 ///< the expert's local number
-  bool all = false;                                                                        ///< the tensor holds all experts of its rank
-  enum class Layout : std::uint8_t { matrices, columns, rows } layout = Layout::matrices;  ///< of such a tensor; the latter two: GroupedMLP
-};
-
-/// The implementations of Megatron's experts (megatron/core/transformer/moe/experts.py): SequentialMLP, TEGroupedMLP, GroupedMLP.
-std::optional<ExpertName> expert_name(const std::string& name) {
-  constexpr std::string_view mark = ".mlp.experts.";
-  const std::size_t at = name.find(mark);
-  if (at == std::string::npos) return std::nullopt;
-  const std::string before = name.substr(0, at + mark.size()) + "experts.";
-  std::string_view rest = std::string_view(name).substr(at + mark.size());
-  if (rest == "weight1") return ExpertName{before + "linear_fc1.weight", 0, true, ExpertName::Layout::columns};
-  if (rest == "weight2") return ExpertName{before + "linear_fc2.weight", 0, true, ExpertName::Layout::rows};
-  constexpr std::string_view sequential = "local_experts.";
-  if (rest.starts_with(sequential)) {
-    rest.remove_prefix(sequential.size());
-    const auto number = take_number(rest);
-    if (!number || !rest.starts_with('.')) return std::nullopt;
-    return ExpertName{before + std::string(rest.substr(1)), *number, false, {}};
-  }
-  for (const std::string_view kind : {"linear_fc1.weight", "linear_fc2.weight", "linear_fc1.bias", "linear_fc2.bias"}) {
-    if (!rest.starts_with(kind)) continue;
-    rest.remove_prefix(kind.size());
-    if (rest.empty()) return ExpertName{before + std::string(kind), 0, true, {}};
-    const auto number = take_number(rest);
-    if (!number || !rest.empty()) return std::nullopt;
-    return ExpertName{before + std::string(kind), *number, false, {}};
-  }
-  return std::nullopt;
+/// How tensor-parallel ranks share the matrices beside a layer that they share as `base`. Megatron-Bridge makes both of Megatron's parallel
+/// layers (src/megatron/bridge/peft/utils.py, ParallelLinearAdapter): A is cut along its inputs beside a layer that is, else along its
+/// rank, and B always along its rows. mcore-bridge cuts one of the two (src/mcore_bridge/tuners/lora.py, LoraParallelLinear).
+Sharing sharing_beside(Sharing base, const LoraMatrix& matrix) {
+  if (matrix.is_a && base == Sharing::along_1) return Sharing::along_1;
+  if (matrix.of_bridge) return Sharing::along_0;
+  return !matrix.is_a && base == Sharing::along_0 ? Sharing::along_0 : Sharing::replicated;
 }
 
 class Placer {
@@ -122,7 +88,11 @@ class Placer {
   }
 
   [[nodiscard]] std::string canonical(const std::string& name) const {
-    std::string plain = without_wrappers(name);
+    std::string plain = without_peft(without_wrappers(name));
+    if (const std::size_t saved = plain.find(".modules_to_save."); saved != std::string::npos) {
+      const std::size_t end = plain.find('.', saved + std::string_view(".modules_to_save.").size());
+      if (end != std::string::npos) plain.erase(saved, end - saved);
+    }
     if (!help_.renames.empty()) plain = with_parts_replaced(plain, help_.renames);
     return megatron_name(
         base_, [](const Captures&) -> std::unique_ptr<Names> { return nullptr; }, std::move(plain));
@@ -130,6 +100,7 @@ class Placer {
 
   void add(Piece piece, std::vector<Piece>& to) {
     const std::string name = canonical(piece.name);
+    if (const auto matrix = lora_matrix(name)) return add_matrix(std::move(piece), *matrix, to);
     if (const auto expert = expert_name(name)) return add_expert(std::move(piece), *expert, name, to);
     const Sharing sharing = settled(sharing_for(name), name, piece.shape);
     if (sharing == Sharing::unknown && grid_.tensor > 1) {
@@ -138,6 +109,46 @@ class Placer {
       widen(piece, sharing == Sharing::along_0 ? 0 : 1, grid_.tensor, place_.tensor);
     }
     to.push_back(std::move(piece));
+  }
+
+  /// A matrix of a LoRA adapter.
+  void add_matrix(Piece piece, const LoraMatrix& matrix, std::vector<Piece>& to) const {
+    const std::string base = std::string(matrix.module) + "." + std::string(matrix.rest);
+    const auto expert = expert_name(base);
+    const Sharing sharing = sharing_beside(expert ? sharing_of_expert(*expert) : sharing_of_base(base), matrix);
+    std::size_t in_front = 0;
+    if (expert) {
+      if (!expert->all) stack_expert(piece, *expert);
+      if (piece.shape.size() == 3) {  // else one for all experts, which every rank has
+        widen(piece, 0, grid_.expert, place_.expert);
+        in_front = 1;
+      }
+      const std::string weight = "weight";
+      piece.name = expert->name.substr(0, expert->name.size() - weight.size()) + std::string(matrix.matrix) + "." + weight;
+      for (Chunk& chunk : piece.chunks) chunk.plain = false;
+    }
+    if (sharing == Sharing::along_0 || sharing == Sharing::along_1) {
+      widen(piece, in_front + (sharing == Sharing::along_0 ? 0 : 1), expert ? grid_.expert_tensor : grid_.tensor,
+            expert ? place_.expert_tensor : place_.tensor);
+    }
+    to.push_back(std::move(piece));
+  }
+
+  [[nodiscard]] static Sharing sharing_of_expert(const ExpertName& expert) {
+    return expert.name.find(".linear_fc1.") != std::string::npos ? Sharing::along_0 : Sharing::along_1;
+  }
+
+  /// How ranks share the weight that an adapter is beside.
+  [[nodiscard]] Sharing sharing_of_base(const std::string& base) const {
+    if (grid_.tensor == 1) return Sharing::replicated;
+    const Sharing stated = sharing_for(base);
+    const auto shape = local_.find(base);
+    const bool needs_shape = stated == Sharing::vocabulary || stated == Sharing::narrow;
+    if (stated == Sharing::unknown || (needs_shape && shape == local_.end())) {
+      throw Error(ErrorCode::unsupported, "nothing says how tensor-parallel ranks share the layer that it adapts, " + printable(base) +
+                                              "; say it in the placements of a --custom-mapping");
+    }
+    return needs_shape ? settled(stated, base, shape->second) : stated;
   }
 
   [[nodiscard]] Sharing sharing_for(const std::string& name) const {
@@ -207,6 +218,14 @@ class Placer {
     }
   }
 
+  void stack_expert(Piece& piece, const ExpertName& expert) const {
+    const std::uint64_t here = grid_.experts / grid_.expert;
+    if (expert.first >= here) {
+      throw Error(ErrorCode::bad_input, "is expert " + std::to_string(expert.first) + " of only " + std::to_string(here) + " on its rank");
+    }
+    stack(piece, here, expert.first);
+  }
+
   /// A tensor that holds all experts of the rank, as [experts, out, in].
   [[nodiscard]] Piece as_matrices(Piece piece, const ExpertName& expert, std::uint64_t here) const {
     if (piece.shape.size() == 3 && expert.layout == ExpertName::Layout::matrices) {
@@ -240,10 +259,7 @@ class Placer {
     } else if (expert.all) {
       if (piece.shape.size() != 2 || piece.shape[0] != here) misfit(piece, here);
     } else {
-      if (expert.first >= here)
-        throw Error(ErrorCode::bad_input,
-                    "is expert " + std::to_string(expert.first) + " of only " + std::to_string(here) + " on its rank");
-      stack(piece, here, expert.first);
+      stack_expert(piece, expert);
     }
     widen(piece, 0, grid_.expert, place_.expert);
     const bool is_first = expert.name.find(".linear_fc1.") != std::string::npos, is_bias = expert.name.ends_with(".bias");

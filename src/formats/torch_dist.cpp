@@ -110,6 +110,7 @@ class TorchDistFormat final : public CheckpointFormat {
       facts["expert_tensor_parallel"] = args->expert_tensor.value_or(args->tensor);
     }
     facts["zero_centred_norms"] = args->zero_centred_norms ? 1 : 0;
+    add_adapter_facts(*args, facts);
     return facts;
   }
 };

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <system_error>
 
 #include "unshard/error.h"
@@ -54,6 +55,7 @@ class PosixFile final : public File {
   }
 
   void write_at(std::uint64_t position, std::span<const std::byte> from) override {
+    const std::lock_guard one_at_a_time(writing_);
     while (!from.empty()) {
       const ssize_t count = ::pwrite(descriptor_, from.data(), from.size(), static_cast<off_t>(position));
       if (count < 0 && errno == EINTR) continue;
@@ -106,6 +108,9 @@ class PosixFile final : public File {
   bool writable_;
   std::uint64_t size_bytes_ = 0;
   std::shared_ptr<IoCounters> counters_;  // an open file may outlive the file system
+  /// Linux lets one thread at a time into the page cache of a file that is written; the others spin for it and take the core from those that
+  /// read. Here they sleep: 3 GB by two ranks of four threads on two cores took 2.5 s of processor time instead of 4.5 s (ext4, Linux 6.18).
+  std::mutex writing_;
 };
 
 FileStatus from_stat(const struct stat& status) {

@@ -41,6 +41,7 @@ void add(Hash& hash, const Computation& computation) {
     hash.add_all(addend.right->rows, addend.right->columns);
     add(hash, addend.right->term);
   }
+  hash.add(std::bit_cast<std::uint32_t>(computation.constant));
   for (const std::vector<float>* factors : {&computation.row_factors, &computation.column_factors}) {
     hash.add(std::uint64_t{factors->size()});
     for (const float factor : *factors) hash.add(std::bit_cast<std::uint32_t>(factor));

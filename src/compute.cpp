@@ -59,7 +59,12 @@ class PieceComputer {
   }
 
   void make_tile(const MatrixBox& tile) {
-    for_each_row(tile, [&](std::uint64_t row, Range columns) { load(row, columns, sum_of(tile, row, columns)); });
+    for_each_row(tile, [&](std::uint64_t row, Range columns) {
+      const std::span<float> sum = sum_of(tile, row, columns);
+      load(row, columns, sum);
+      if (computation_.constant != 0)
+        for (float& value : sum) value += computation_.constant;
+    });
     for (const PieceAddend& addend : piece_.addends) add(tile, addend);
     for_each_row(tile, [&](std::uint64_t row, Range columns) {
       const std::span<float> sum = sum_of(tile, row, columns);

@@ -97,6 +97,10 @@ class Follower {
       const Target& source = published_.targets[place];
       sources_.push_back(place);
       target.dtype = source.dtype;
+      if (source.computation) {  // of every element alike, but what else a rule does to it is not known
+        if (made.terms.size() != 1 || !(outer == copy_of(outer.source, source.shape))) return std::nullopt;
+        target.computation = source.computation;
+      }
       for (const Term& inner : source.terms) {
         std::optional<Term> term = outer;
         if (is_copy(source, context_.table)) {

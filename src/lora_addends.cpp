@@ -103,7 +103,7 @@ void add_addends(const MapContext& context, Published& published, Mapping& mappi
   std::set<std::string> by_name;
   for (std::size_t i = 0; i < published.targets.size(); ++i) {
     Target& target = published.targets[i];
-    Computation computation;
+    Computation computation = target.computation ? *target.computation : Computation{};
     add_by_name(context, target, computation, by_name);
     for (const Term& term : target.terms) {
       for (const Delta& delta : deltas_of(context, term.source, is_second_use(target))) {

@@ -1,5 +1,6 @@
 // Mapping, step by step (mapping_steps.h).
 #include <algorithm>
+#include <sstream>
 
 #include "families/half_translated.h"
 #include "mapping_steps.h"
@@ -46,9 +47,9 @@ void require_megatron_rules(const MapContext& context) {
   const std::string type = context.options.model_type.empty() ? context.config.model_type() : context.options.model_type;
   throw Error(ErrorCode::unsupported,
               (context.options.model_type.empty() ? printable(context.config.path(), 4096) + ": model_type " : "--model-type ") +
-                  (type.empty() ? "is missing" : "'" + printable(type) + "'") +
-                  ": no rules for Megatron's names of such a model; known are " + name_list(megatron_family_names(), 200) +
-                  "; docs/families.md says how to add one, or give rules with --custom-mapping");
+                  (type.empty() ? "is missing" : "'" + printable(type) + "'") + ": no rules for Megatron's names of such a model" +
+                  (context.family.no_megatron.empty() ? "" : ", because " + context.family.no_megatron) + "; known are " +
+                  name_list(megatron_family_names(), 200) + "; docs/families.md says how to add one, or give rules with --custom-mapping");
 }
 
 /// Megatron may store a norm's weight minus 1, and so may the published model.
@@ -61,13 +62,39 @@ void require_known_norms(const MapContext& context) {
                                           "; this version does not add or subtract 1");
 }
 
+std::string number_of(const std::string& expression, const std::string& how, const MapContext& context) {
+  const std::string label = "placements: '" + printable(how) + "'";
+  const auto value = Expression::parse(expression, label).value(*context.names());
+  if (!value)
+    throw Error(ErrorCode::bad_input, printable(context.config.path(), 4096) + ": has no value for '" + printable(expression) +
+                                          "', which the layout of Megatron's tensors needs");
+  return std::to_string(*value);
+}
+
+/// A placement with numbers instead of expressions: `rows n*d`, `parts z=inner x=inner`.
+std::string with_numbers(const std::string& how, const MapContext& context) {
+  std::istringstream in(how);
+  std::string kind;
+  in >> kind;
+  if (kind != "rows" && kind != "parts") return how;
+  std::string text = kind;
+  for (std::string word; in >> word;) {
+    const std::size_t equals = kind == "parts" ? word.find('=') : std::string::npos;
+    const std::string name = equals == std::string::npos ? "" : word.substr(0, equals + 1);
+    text += " " + name + number_of(word.substr(name.size()), how, context);
+  }
+  return text;
+}
+
 }  // namespace
 
 NameHelp name_help(const ModelConfig& config, const MapOptions& options) {
   if (options.names_are_published) return {};
   const std::vector<TensorRow> no_tensors;
   const MapContext context = make_context(no_tensors, config, options);
-  return {context.renames, context.family.placements};
+  NameHelp help{context.renames, {}};
+  for (const auto& [glob, how] : context.family.placements) help.placements.emplace_back(glob, with_numbers(how, context));
+  return help;
 }
 
 MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options) {

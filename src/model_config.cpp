@@ -207,6 +207,23 @@ std::optional<std::string> ModelConfig::text(std::string_view key) const {
   return value->get<std::string>();
 }
 
+std::optional<std::string> ModelConfig::item(std::string_view key, std::uint64_t index) const {
+  const Json* value = data_->find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) {
+    const auto& letters = value->get_ref<const std::string&>();
+    return index < letters.size() ? std::optional(std::string(1, letters[index])) : std::nullopt;
+  }
+  if (!value->is_array() || index >= value->size() || !value->at(index).is_string()) return std::nullopt;
+  return value->at(index).get<std::string>();
+}
+
+std::optional<std::uint64_t> ModelConfig::length(std::string_view key) const {
+  const Json* value = data_->find(key);
+  if (value == nullptr || !(value->is_string() || value->is_array())) return std::nullopt;
+  return value->is_string() ? value->get_ref<const std::string&>().size() : value->size();
+}
+
 std::optional<std::uint64_t> ModelConfig::number(std::string_view key) const {
   if (const auto found = data_->overrides.find(key); found != data_->overrides.end()) return found->second;
   const Json* value = data_->find(key);

@@ -38,11 +38,11 @@ class Publisher {
     const bool translate = !context_.options.names_are_published && origin_ == 0;
     for (const Rule& rule : translate ? context_.family.megatron : context_.family.rules) {
       if (rule.only_for_like) continue;
+      refuse_by_rule(rule, tensor.name, scope);
       if (rule.whole_is_stored) {
         auto pieces = split_whole(rule, tensor.name, row(tensor.id).shape, scope);
         if (!pieces) continue;
-        for (Made& piece : *pieces)
-          add({std::move(piece.name), row(tensor.id).dtype, piece.shape, terms_of(piece, {tensor.id})}, published);
+        for (const Made& piece : *pieces) add(target_of(piece, {tensor.id}), published);
         return true;
       }
       const auto whole = whole_of(rule, tensor.name);
@@ -73,13 +73,22 @@ class Publisher {
                                             printable(row(ids.front()).name) + " is " + std::string(info(row(ids.front()).dtype).name) +
                                             "; both belong to " + printable(name));
     }
-    add({name, row(ids.front()).dtype, made->shape, terms_of(*made, ids)}, published);
+    add(target_of(*made, ids), published);
   }
 
-  static std::vector<Term> terms_of(const Made& made, const std::vector<TensorId>& ids) {
-    std::vector<Term> terms = made.terms;
-    for (Term& term : terms) term.source = ids[term.source];
-    return terms;
+  [[nodiscard]] Target target_of(const Made& made, const std::vector<TensorId>& ids) const {
+    Target target{made.name, row(ids.front()).dtype, made.shape, made.terms};
+    for (Term& term : target.terms) term.source = ids[term.source];
+    if (made.add == 0) return target;
+    if (!info(target.dtype).castable) {
+      throw Error(ErrorCode::bad_input, printable(row(ids.front()).name) + ": is " + std::string(info(target.dtype).name) +
+                                            ", but a floating type is expected, to which " + std::to_string(static_cast<int>(made.add)) +
+                                            " is added");
+    }
+    Computation computation;
+    computation.constant = made.add;
+    target.computation = std::make_shared<const Computation>(std::move(computation));
+    return target;
   }
 
   [[nodiscard]] bool is_expected(const std::string& name) const {

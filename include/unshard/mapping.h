@@ -30,6 +30,9 @@ class ModelConfig {
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view key) const;
   [[nodiscard]] std::vector<std::uint64_t> numbers(std::string_view key) const;  ///< the whole numbers of a list; empty when there is none
   [[nodiscard]] std::optional<std::string> text(std::string_view key) const;
+  /// Of a list of texts, or of a text as a list of its letters: one item, and how many there are; none where there is no such thing.
+  [[nodiscard]] std::optional<std::string> item(std::string_view key, std::uint64_t index) const;
+  [[nodiscard]] std::optional<std::uint64_t> length(std::string_view key) const;
   [[nodiscard]] std::optional<bool> flag(std::string_view key) const;
   [[nodiscard]] std::optional<DType> dtype() const;  ///< `dtype`, else `torch_dtype`
   void override_number(const std::string& key, std::uint64_t value);
@@ -84,6 +87,7 @@ struct MapOptions {
   std::vector<std::string> allow_missing, drop;  ///< globs
   std::optional<LikeFolder> like;
   std::vector<std::string> sections;  ///< what stands in front of stored names ("model."): Source::sections; empty: nothing
+  std::string shape_hint;             ///< Source::shape_hint
   bool keeps_order = true;            ///< the checkpoint lists its tensors in the order of the model; safetensors files sort them by name
   bool names_are_published = true;    ///< unknown names pass through (FSDP, DCP, HF); false where every name needs a rule (Megatron)
   Facts facts;                        ///< numbers that the checkpoint states about itself, by the names that rules have for them

@@ -123,6 +123,7 @@ struct Source {
   std::vector<SetAside> set_aside;
   StateObject state;
   std::map<std::string, std::uint64_t> facts;  ///< numbers that the index files state (Catalog::facts)
+  std::string shape_hint;             ///< what may be wrong where a tensor is smaller than config.json implies; "": nothing is known
   std::vector<std::string> sections;  ///< what stands in front of the names of the weights ("model."): the dictionaries that hold them
 };
 

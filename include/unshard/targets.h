@@ -58,11 +58,12 @@ struct Addend {
 
 /// How the elements of a target are computed from those that its terms give. The target is seen as a matrix: its last dimension is the
 /// columns, all others are the rows. All in fp32, rounded once to the target's type:
-///     factor * (stored + Σ addends)
+///     factor * (stored + constant + Σ addends)
 /// A product's sum, its scaling and each addition are rounded to fp32 (as PEFT does); they are made on blocks of fixed size, counted from
 /// the first row and column of the addend, so that the bits depend neither on ranks nor on buffers.
 struct Computation {
   std::vector<Addend> addends;
+  float constant = 0;                              ///< norms that Megatron stores minus 1
   std::vector<float> row_factors, column_factors;  ///< DoRA: one of each row or column; empty: 1
 };
 

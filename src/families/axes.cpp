@@ -120,10 +120,19 @@ PieceAxes parse_piece(std::string_view text, const WholeAxes& whole, const std::
       const std::size_t equals = word.find('=');
       if (equals == std::string::npos || !whole.dimensions.has(word.substr(0, equals)))
         refuse(label, text, "'" + printable(word) + "' selects no axis of '" + whole.text + "'");
-      const std::string range = word.substr(equals + 1);
+      const std::size_t runs = word.find('@');
+      const std::string range = word.substr(equals + 1, runs == std::string::npos ? runs : runs - equals - 1);
       const std::size_t split = range.find(':');
-      Selection selection{word.substr(0, equals), Expression::parse(range.substr(0, split), label), std::nullopt};
+      Selection selection{word.substr(0, equals), Expression::parse(range.substr(0, split), label), std::nullopt, "", std::nullopt};
       if (split != std::string::npos) selection.end = Expression::parse(range.substr(split + 1), label);
+      if (runs != std::string::npos) {
+        const std::string outer = word.substr(runs + 1);
+        const std::size_t size = outer.find('=');
+        selection.outer = outer.substr(0, size);
+        if (size == std::string::npos || !selection.end || selection.outer.empty() || whole.dimensions.has(selection.outer))
+          refuse(label, text, "'" + printable(word) + "' needs a range and an axis of its own, as in s=0:2*n@p=2");
+        selection.outer_size = Expression::parse(outer.substr(size + 1), label);
+      }
       if (!selection.end) left_out.push_back(selection.axis);
       piece.selections.push_back(std::move(selection));
     }
@@ -137,6 +146,11 @@ PieceAxes parse_piece(std::string_view text, const WholeAxes& whole, const std::
       refuse(label, text, "the range of " + selection.axis + " is in no dimension");
   }
   std::size_t used = 0;
+  for (const Selection& selection : piece.selections) {
+    if (selection.outer.empty()) continue;
+    if (!piece.dimensions.has(selection.outer)) refuse(label, text, "axis " + selection.outer + " is in no dimension");
+    ++used;
+  }
   for (const auto& dimension : whole.dimensions.axes) {
     for (const std::string& axis : dimension) {
       const auto times = std::count(left_out.begin(), left_out.end(), axis) + (piece.dimensions.has(axis) ? 1 : 0);
@@ -205,6 +219,16 @@ PieceOfWhole place_piece(const WholeAxes& whole, const PieceAxes& piece, const A
     }
     own[axis] = range.end - range.begin;
   }
+  for (const Selection& selection : piece.selections) {
+    if (!selection.outer_size) continue;
+    const std::uint64_t runs = value_of(*selection.outer_size, names, tensor), length = own[selection.axis];
+    if (runs == 0 || length % runs != 0) {
+      throw Error(ErrorCode::bad_input,
+                  printable(tensor) + ": '" + piece.text + "' divides " + std::to_string(length) + " by " + std::to_string(runs));
+    }
+    own[selection.outer] = runs;
+    own[selection.axis] = length / runs;
+  }
   PieceOfWhole placed;
   for (const auto& dimension : piece.dimensions.axes) placed.shape.push_back(product_of(dimension, own));
   placed.from_whole.source_start = Shape::filled(whole.dimensions.axes.size(), 0);
@@ -213,6 +237,11 @@ PieceOfWhole place_piece(const WholeAxes& whole, const PieceAxes& piece, const A
     for (const std::string& axis : dimension) {
       const Place in_whole = *place_of(whole.dimensions, axis, sizes);
       placed.from_whole.source_start[in_whole.dim] += taken[axis].begin * in_whole.step;
+      for (const Selection& selection : piece.selections) {
+        if (selection.axis != axis || selection.outer.empty()) continue;
+        const Place outer = *place_of(piece.dimensions, selection.outer, own);
+        placed.from_whole.axes.push_back({own[selection.outer], in_whole.dim, outer.dim, in_whole.step * own[axis], outer.step});
+      }
       const auto in_piece = place_of(piece.dimensions, axis, own);
       if (in_piece) placed.from_whole.axes.push_back({own[axis], in_whole.dim, in_piece->dim, in_whole.step, in_piece->step});
     }

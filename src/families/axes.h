@@ -29,11 +29,14 @@ struct Dimensions {
   [[nodiscard]] bool has(std::string_view axis) const;
 };
 
-/// The indices of an axis that a piece takes: [begin, end), or one (`single`), which then is no axis of the piece.
+/// The indices of an axis that a piece takes: [begin, end), or one, which then is no axis of the piece. A range may fall into `outer_size`
+/// equal runs (`s=0:2*n@p=2`): then the axis is what runs within one, and `outer` an axis of the piece over them.
 struct Selection {
   std::string axis;
   Expression begin;
   std::optional<Expression> end;
+  std::string outer;  ///< "": none
+  std::optional<Expression> outer_size;
 };
 
 struct WholeAxes {

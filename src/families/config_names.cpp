@@ -37,6 +37,11 @@ class ConfigNames : public Names {
     return std::find(items.begin(), items.end(), item) != items.end();
   }
 
+  [[nodiscard]] std::optional<std::string> item(const std::string& name, std::uint64_t index) const override {
+    return config_.item(name, index);
+  }
+  [[nodiscard]] std::optional<std::uint64_t> length(const std::string& name) const override { return config_.length(name); }
+
   [[nodiscard]] std::string where() const override { return printable(config_.path(), 4096); }
 
  private:

@@ -9,9 +9,10 @@
 namespace unshard {
 
 struct Expression::Node {
-  std::string op;  ///< "number", "name", or an operator
+  std::string op;  ///< "number", "name", "item", "length", or an operator
   std::uint64_t number = 0;
   std::string name;
+  std::string text;  ///< of an item: what it is compared with
   std::vector<Node> operands;
 };
 
@@ -46,7 +47,10 @@ class Parser {
     while (at_ < text_.size() && text_[at_] == ' ') ++at_;
     const std::size_t begin = at_;
     while (at_ < text_.size() && is_name_character(text_[at_])) ++at_;
-    if (at_ == begin && at_ < text_.size()) {
+    if (at_ == begin && at_ < text_.size() && text_[at_] == '\'') {
+      const std::size_t end = text_.find('\'', at_ + 1);
+      at_ = end == std::string_view::npos ? text_.size() : end + 1;
+    } else if (at_ == begin && at_ < text_.size()) {
       const std::string_view two = text_.substr(at_, 2);
       at_ += two == "==" || two == "!=" || two == "<=" || two == ">=" ? 2 : 1;
     }
@@ -68,7 +72,7 @@ class Parser {
       if (found == operators.end()) return left;
       next();
       Node right = operand();
-      left = Node{std::string(*found), 0, {}, {std::move(left), std::move(right)}};
+      left = Node{std::string(*found), 0, {}, {}, {std::move(left), std::move(right)}};
     }
   }
 
@@ -87,7 +91,7 @@ class Parser {
   Node negation() {
     if (!take("not")) return compare();
     if (++level_ > most_levels) fail();
-    Node node{"not", 0, {}, {negation()}};
+    Node node{"not", 0, {}, {}, {negation()}};
     --level_;
     return node;
   }
@@ -96,11 +100,11 @@ class Parser {
     if (token_ == "==" || token_ == "!=" || token_ == "<" || token_ == "<=" || token_ == ">" || token_ == ">=") {
       const std::string op(token_);
       next();
-      return Node{op, 0, {}, {std::move(left), sum()}};
+      return Node{op, 0, {}, {}, {std::move(left), sum()}};
     }
     if (!take("in")) return left;
     if (token_.empty() || !is_name_character(token_.front())) fail();
-    Node node{"in", 0, std::string(token_), {std::move(left)}};
+    Node node{"in", 0, std::string(token_), {}, {std::move(left)}};
     next();
     return node;
   }
@@ -122,7 +126,9 @@ class Parser {
     const std::string_view token = token_;
     if (token.front() < '0' || token.front() > '9') {
       next();
-      return Node{"name", 0, std::string(token), {}};
+      if (take("[")) return item(std::string(token));
+      if (token == "length" && take("(")) return length();
+      return Node{"name", 0, std::string(token), {}, {}};
     }
     std::uint64_t number = 0;
     for (const char c : token) {
@@ -130,7 +136,26 @@ class Parser {
       number = number * 10 + static_cast<std::uint64_t>(c - '0');
     }
     next();
-    return Node{"number", number, {}, {}};
+    return Node{"number", number, {}, {}, {}};
+  }
+
+  /// What stands behind `name[`.
+  Node item(std::string name) {
+    Node index = fallback();
+    if (!take("]") || (token_ != "==" && token_ != "!=")) fail();
+    const bool is_equal = token_ == "==";
+    next();
+    if (token_.size() < 2 || token_.front() != '\'' || token_.back() != '\'') fail();
+    Node node{"item", 0, std::move(name), std::string(token_.substr(1, token_.size() - 2)), {std::move(index)}};
+    next();
+    return is_equal ? std::move(node) : Node{"not", 0, {}, {}, {std::move(node)}};
+  }
+  Node length() {
+    if (token_.empty() || !is_name_character(token_.front())) fail();
+    Node node{"length", 0, std::string(token_), {}, {}};
+    next();
+    if (!take(")")) fail();
+    return node;
   }
 
   std::string_view text_;
@@ -148,10 +173,12 @@ class Evaluation {
   std::optional<std::uint64_t> value(const Node& node) const {
     if (node.op == "number") return node.number;
     if (node.op == "name") return names_.value(node.name);
+    if (node.op == "length") return names_.length(node.name);
     const auto left = value(node.operands.front());
     if (node.op == "|") return left ? left : value(node.operands.back());
     if (!left) return std::nullopt;
     if (node.op == "not") return *left == 0 ? 1 : 0;
+    if (node.op == "item") return is_item(node, *left);
     if (node.op == "in") return names_.list_has(node.name, *left) ? 1 : 0;
     const auto right = value(node.operands.back());
     if (!right) return std::nullopt;
@@ -161,6 +188,12 @@ class Evaluation {
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorCode::bad_input, names_.where() + ": '" + text_ + "' " + what + "; correct config.json");
+  }
+
+  std::optional<std::uint64_t> is_item(const Node& node, std::uint64_t index) const {
+    const auto item = names_.item(node.name, index);
+    if (!item) return std::nullopt;
+    return *item == node.text ? 1 : 0;
   }
 
   std::uint64_t compute(const std::string& op, std::uint64_t a, std::uint64_t b) const {

@@ -9,6 +9,8 @@
 //     sum      := product (("+" | "-") product)*
 //     product  := atom (("*" | "/" | "%") atom)*
 //     atom     := number | name | "(" fallback ")"
+//               | name "[" fallback "]" ("==" | "!=") "'" text "'"      an item of a list of texts, or a letter of a text
+//               | "length" "(" name ")"                                 of such a list or text
 //
 // A name that config.json lacks (or has as null) has no value, and what is computed from it has none either; `in` a list that is not there
 // is 0. Conditions are 1 and 0. A division with a rest, by zero, or a result below zero or above 2^63 is an error that names the numbers.
@@ -29,7 +31,10 @@ class Names {
   virtual ~Names() = default;
   [[nodiscard]] virtual std::optional<std::uint64_t> value(const std::string& name) const = 0;
   [[nodiscard]] virtual bool list_has(const std::string& name, std::uint64_t item) const = 0;
-  [[nodiscard]] virtual std::string where() const = 0;  ///< for errors: the path of config.json
+  /// Item `index` of a list of texts, or that letter of a text; none where there is none.
+  [[nodiscard]] virtual std::optional<std::string> item(const std::string& name, std::uint64_t index) const = 0;
+  [[nodiscard]] virtual std::optional<std::uint64_t> length(const std::string& name) const = 0;  ///< of such a list or text
+  [[nodiscard]] virtual std::string where() const = 0;                                           ///< for errors: the path of config.json
 };
 
 /// A parsed expression. Copies share the tree.

@@ -97,10 +97,10 @@ class Loader {
 
   Family read(const Json& json, std::string_view name) {
     const std::string where = label(name);
-    require_keys(json, {"about",     "model_types", "like",           "without",         "text",
-                        "sizes",     "ranges",      "tensors",        "rules",           "keep_dtype",
-                        "transposed", "leave_out", "known",       "ties",           "tied_by_default", "base_prefix",
-                        "sorted",    "megatron",    "megatron_names", "placements",      "zero_centred_norms"},
+    require_keys(json, {"about",           "model_types", "like",       "without",    "text",           "sizes",      "ranges",
+                        "tensors",         "rules",       "keep_dtype", "transposed", "leave_out",      "known",      "ties",
+                        "tied_by_default", "base_prefix", "sorted",     "megatron",   "megatron_names", "placements", "zero_centred_norms",
+                        "no_megatron"},
                  where);
     if (++depth_ > most_ancestors) refuse(where, "is like itself");
     Family family;
@@ -151,6 +151,10 @@ class Loader {
   }
 
   static void add_megatron(Family& family, const Json& json, const std::string& where) {
+    if (json.contains("no_megatron")) {
+      family.no_megatron = text_at(json, "no_megatron", where);
+      family.megatron.clear();
+    }
     if (json.contains("zero_centred_norms")) family.zero_centred_norms = flag_at(json, "zero_centred_norms", where);
     if (json.contains("megatron")) prepend(family.megatron, parse_rules(json.at("megatron"), where + ": megatron"));
     if (json.contains("placements")) prepend(family.placements, pairs_of(json.at("placements"), where));

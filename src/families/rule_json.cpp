@@ -28,9 +28,18 @@ void add_computed(Rule& rule, const NamePattern& piece, const std::string& label
   }
 }
 
-/// `axes`: a text, or a list of texts for parts that stand one behind the other.
-void add_piece(Rule& rule, const std::string& name, const Json& axes, const std::string& label) {
+/// `axes`: a text, or a list of texts for parts that stand one behind the other along the first dimension, or {"along", "parts"}.
+void add_piece(Rule& rule, const std::string& name, const Json& axes_or_parts, const std::string& label) {
   RulePiece piece{NamePattern::parse(name, label), {}, {}};
+  const bool is_along = axes_or_parts.is_object();
+  if (is_along) {
+    require_keys(axes_or_parts, {"along", "parts"}, label);
+    if (!axes_or_parts.contains("along") || !axes_or_parts.at("along").is_number_unsigned() || !axes_or_parts.contains("parts") ||
+        !axes_or_parts.at("parts").is_array())
+      refuse(label, "the parts of '" + printable(name) + "' need a list `parts` and a dimension `along`");
+    piece.along = axes_or_parts.at("along").get<std::size_t>();
+  }
+  const Json& axes = is_along ? axes_or_parts.at("parts") : axes_or_parts;
   piece.named = named_axes(rule, piece.name);
   add_computed(rule, piece.name, label);
   if (!axes.is_array()) {
@@ -38,9 +47,10 @@ void add_piece(Rule& rule, const std::string& name, const Json& axes, const std:
   } else {
     for (const Json& part : axes) {
       piece.parts.push_back(parse_piece(text_of(part, label), *rule.axes, piece.named, label));
-      if (piece.parts.back().dimensions.axes.empty() ||
+      if (piece.parts.back().dimensions.axes.size() <= piece.along ||
           piece.parts.back().dimensions.axes.size() != piece.parts.front().dimensions.axes.size())
-        refuse(label, "the parts of '" + printable(name) + "' need the same number of dimensions, one or more");
+        refuse(label,
+               "the parts of '" + printable(name) + "' need the same number of dimensions, more than " + std::to_string(piece.along));
     }
     if (piece.parts.empty()) refuse(label, "'" + printable(name) + "' has no part");
   }
@@ -97,12 +107,21 @@ std::vector<WholeName> whole_names(const std::string& text, const std::string& l
           {text.substr(0, open) + text.substr(close + 1), bracketed.variables().front()}};
 }
 
+float added(const Json& value, const std::string& label) {
+  constexpr int most = 1000;  // whole numbers that every element type has
+  if (!value.is_number_integer() || value.get<double>() < -most || value.get<double>() > most)
+    refuse(label, "add is no small whole number");
+  return static_cast<float>(value.get<int>());
+}
+
 void parse_rule(const Json& json, const std::string& label, std::vector<Rule>& rules) {
-  require_keys(json, {"source", "sources", "target", "targets", "axes", "when", "rest", "only_for"}, label);
+  require_keys(json, {"source", "sources", "target", "targets", "axes", "when", "rest", "only_for", "add", "refuse"}, label);
   const bool whole_is_stored = json.contains("source");
   const char* whole = whole_is_stored ? "source" : "target";
   const char* pieces = whole_is_stored ? (json.contains("targets") ? "targets" : "target") : "sources";
-  if (!json.contains(whole) || !json.contains(pieces)) refuse(label, "needs source and target, source and targets, or sources and target");
+  const bool refuses = json.contains("refuse");
+  if (!json.contains(whole) || json.contains(pieces) == refuses)
+    refuse(label, "needs source and target, source and targets, sources and target, or source and refuse");
   const std::string rule_label = label + ": '" + printable(text_at(json, whole, label)) + "'";
   for (const WholeName& name : whole_names(text_at(json, whole, label), rule_label)) {
     Rule rule;
@@ -114,6 +133,12 @@ void parse_rule(const Json& json, const std::string& label, std::vector<Rule>& r
       rule.stacked = name.stacked;
     }
     if (json.contains("when")) rule.when = Expression::parse(text_at(json, "when", rule_label), rule_label);
+    if (json.contains("add")) rule.add = added(json.at("add"), rule_label);
+    if (refuses) {
+      rule.refusal = text_at(json, "refuse", rule_label);
+      rules.push_back(std::move(rule));
+      continue;
+    }
     if (rule.axes && json.at(pieces).is_string()) refuse(rule_label, "has axes on one side only; write targets");
     rule.rest_is_padding = text_at(json, "rest", rule_label) == "padding";
     rule.only_for_like = text_at(json, "only_for", rule_label) == "like";

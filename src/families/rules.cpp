@@ -64,16 +64,17 @@ std::uint64_t piece_count(const Rule& rule, const AxisSizes& sizes) {
 /// One piece: a term for each of its parts, which stand one behind the other along the first dimension.
 Made piece_at(const Rule& rule, const RulePiece& piece, std::string piece_name, const std::string& whole, const AxisSizes& sizes,
               const AxisSizes& at, const Names& names) {
-  Made made{std::move(piece_name), {}, {whole}, {}};
+  Made made{std::move(piece_name), {}, {whole}, {}, rule.whole_is_stored ? rule.add : -rule.add};
+  const std::size_t along = piece.along;
   for (const PieceAxes& part : piece.parts) {
     PieceOfWhole placed = place_piece(*rule.axes, part, sizes, at, names, whole);
     if (made.terms.empty()) {
       made.shape = placed.shape;
     } else {
-      placed.from_whole.target_start[0] = made.shape[0];
-      const auto rows = checked_add(made.shape[0], placed.shape[0]);
-      placed.shape[0] = made.shape[0] = rows.value_or(0);
-      if (!rows || !(placed.shape == made.shape))
+      placed.from_whole.target_start[along] = made.shape[along];
+      const auto extent = checked_add(made.shape[along], placed.shape[along]);
+      placed.shape[along] = made.shape[along] = extent.value_or(0);
+      if (!extent || !(placed.shape == made.shape))
         throw Error(ErrorCode::bad_input, printable(whole) + ": the parts of " + printable(made.name) + " do not fit behind each other");
     }
     made.terms.push_back(std::move(placed.from_whole));
@@ -116,8 +117,9 @@ void check_pieces(const Rule& rule, const std::string& name, const Shape& shape,
   }
 }
 
-Made renamed(const std::string& from, std::string to, const Shape& shape) {
-  return {std::move(to), shape, {from}, {copy_of(0, shape)}};
+/// `add`: what the way from `from` to `to` adds.
+Made renamed(const std::string& from, std::string to, const Shape& shape, float add) {
+  return {std::move(to), shape, {from}, {copy_of(0, shape)}, add};
 }
 
 /// A rename of a whole that is stacked along its first dimension: one piece for each index there.
@@ -132,7 +134,8 @@ std::vector<Made> unstacked(const Rule& rule, const std::string& name, const Sha
     term.source_start[0] = i;
     for (std::size_t d = 0; d < piece_shape.size(); ++d)
       term.axes.push_back({piece_shape[d], static_cast<std::uint8_t>(d + 1), static_cast<std::uint8_t>(d), 1, 1});
-    made.push_back({rule.pieces.front().name.fill(with_indices(captures, {{rule.stacked, i}})), piece_shape, {name}, {std::move(term)}});
+    made.push_back(
+        {rule.pieces.front().name.fill(with_indices(captures, {{rule.stacked, i}})), piece_shape, {name}, {std::move(term)}, rule.add});
   }
   return made;
 }
@@ -206,10 +209,14 @@ class SizesFromPieces {
     const Shape shape = *first_of(piece);
     const PieceAxes& part = piece.parts.front();
     if (shape.size() != part.dimensions.axes.size()) return;  // join_pieces names it with the shape that is expected
-    for (std::size_t d = piece.parts.size() > 1 ? 1 : 0; d < shape.size(); ++d) {
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (piece.parts.size() > 1 && d == piece.along) continue;
       std::uint64_t known = 1;
       const std::string* unknown = nullptr;
       for (const std::string& axis : part.dimensions.axes[d]) {
+        const bool is_within_range =
+            std::any_of(part.selections.begin(), part.selections.end(), [&](const Selection& one) { return one.outer == axis; });
+        if (is_within_range) continue;  // the length of the range has it
         const bool ranged =
             std::any_of(part.selections.begin(), part.selections.end(), [&](const Selection& one) { return one.axis == axis; });
         if (ranged || sizes_.contains(axis)) {
@@ -264,17 +271,24 @@ Captures with_computed(const std::vector<std::pair<std::string, Expression>>& co
 }
 
 std::optional<std::vector<Made>> split_whole(const Rule& rule, const std::string& name, const Shape& shape, const Scope& scope) {
-  const auto captures = rule.whole.match(name);
+  const auto captures = rule.refusal.empty() ? rule.whole.match(name) : std::nullopt;
   if (!captures) return std::nullopt;
   const auto names = scope(*captures);
   if (!applies(rule, *names)) return std::nullopt;
   const Captures known = with_computed(rule.computed, *captures, *names, name);
   if (!rule.stacked.empty()) return unstacked(rule, name, shape, known);
-  if (!rule.axes) return std::vector<Made>{renamed(name, rule.pieces.front().name.fill(known), shape)};
+  if (!rule.axes) return std::vector<Made>{renamed(name, rule.pieces.front().name.fill(known), shape, rule.add)};
   const AxisSizes sizes = solve_sizes(*rule.axes, shape, *names, name);
   std::vector<Made> pieces = pieces_of(rule, name, sizes, known, *names);
   check_pieces(rule, name, shape, pieces);
   return pieces;
+}
+
+void refuse_by_rule(const Rule& rule, const std::string& name, const Scope& scope) {
+  const auto captures = rule.refusal.empty() ? std::nullopt : rule.whole.match(name);
+  if (!captures || !applies(rule, *scope(*captures))) return;
+  throw Error(ErrorCode::unsupported,
+              printable(name) + ": " + rule.refusal + "; leave it out with --drop, or say with --custom-mapping what it is");
 }
 
 std::optional<Made> take_piece(const Rule& rule, const std::string& name, const Lookup& lookup, const Scope& scope) {
@@ -288,7 +302,7 @@ std::optional<Made> take_piece(const Rule& rule, const std::string& name, const 
     if (!shape) continue;
     const auto names = scope(*shared);
     if (!applies(rule, *names)) continue;
-    if (!rule.axes) return renamed(whole, name, *shape);
+    if (!rule.axes) return renamed(whole, name, *shape, rule.whole_is_stored ? rule.add : -rule.add);
     const AxisSizes sizes = solve_sizes(*rule.axes, *shape, *names, whole);
     AxisSizes indices;
     for (const std::string& axis : piece.named) indices[axis] = number_of(*find_capture(*captures, axis));
@@ -299,7 +313,7 @@ std::optional<Made> take_piece(const Rule& rule, const std::string& name, const 
 
 std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const std::optional<Shape>& shape, const Lookup& lookup,
                                 const Scope& scope) {
-  if (rule.rest_is_padding || !rule.stacked.empty()) return std::nullopt;  // nothing says what the padding held
+  if (rule.rest_is_padding || !rule.stacked.empty() || !rule.refusal.empty()) return std::nullopt;  // nothing says what the padding held
   const auto captures = rule.whole.match(name);
   if (!captures) return std::nullopt;
   const auto names = scope(*captures);
@@ -309,14 +323,14 @@ std::optional<Made> join_pieces(const Rule& rule, const std::string& name, const
     const std::string from = rule.pieces.front().name.fill(known);
     const auto stored = lookup(from);
     if (!stored) return std::nullopt;
-    return renamed(from, name, *stored);
+    return renamed(from, name, *stored, rule.whole_is_stored ? -rule.add : rule.add);
   }
   const auto sizes = shape ? solve_sizes(*rule.axes, *shape, *names, name) : SizesFromPieces(rule, name, known, lookup, *names).find();
   if (!sizes) return std::nullopt;
   const std::vector<Made> pieces = pieces_of(rule, name, *sizes, known, *names);
   if (shape && std::none_of(pieces.begin(), pieces.end(), [&](const Made& piece) { return lookup(piece.name).has_value(); }))
     return std::nullopt;
-  Made whole{name, shape ? *shape : whole_shape(*rule.axes, *sizes, name), {}, {}};
+  Made whole{name, shape ? *shape : whole_shape(*rule.axes, *sizes, name), {}, {}, rule.whole_is_stored ? -rule.add : rule.add};
   for (const Made& piece : pieces) {
     const auto stored = lookup(piece.name);
     if (!stored) throw Error(ErrorCode::bad_input, printable(piece.name) + ": missing, " + printable(name) + " is made of it");

@@ -17,8 +17,9 @@ namespace unshard {
 
 struct RulePiece {
   NamePattern name;
-  std::vector<PieceAxes> parts;    ///< one behind the other along the first dimension; none in a rename
+  std::vector<PieceAxes> parts;    ///< one behind the other along dimension `along`; none in a rename
   std::vector<std::string> named;  ///< axes whose index the name has
+  std::size_t along = 0;
 };
 
 struct Rule {
@@ -30,6 +31,8 @@ struct Rule {
   bool whole_is_stored = true;                               ///< false: the checkpoint has the pieces
   bool rest_is_padding = false;                              ///< the pieces need not cover the whole (a padded vocabulary)
   bool only_for_like = false;      ///< not a difference between modules and published files; used where --like asks for it
+  float add = 0;                   ///< to every element, on the way from the checkpoint to the published folder
+  std::string refusal;             ///< such a tensor can't be translated, and why; then there are no pieces
   std::optional<Expression> when;  ///< over config.json and the numbers in the whole's name
 };
 
@@ -39,6 +42,7 @@ struct Made {
   Shape shape;
   std::vector<std::string> from;
   std::vector<Term> terms;
+  float add = 0;  ///< to every element
 };
 
 /// Shape of a tensor by name, if there is such a tensor.
@@ -56,6 +60,9 @@ using Scope = std::function<std::unique_ptr<Names>(const Captures& captures)>;
 /// Error(bad_input) naming it when it is but the shape does not fit, or when the pieces do not cover it.
 [[nodiscard]] std::optional<std::vector<Made>> split_whole(const Rule& rule, const std::string& name, const Shape& shape,
                                                            const Scope& scope);
+
+/// Local, pure. Throws Error(unsupported) with the rule's reason when the rule says that a tensor of this name can't be translated.
+void refuse_by_rule(const Rule& rule, const std::string& name, const Scope& scope);
 
 /// Local, pure. The one piece `name`, if its whole is there.
 [[nodiscard]] std::optional<Made> take_piece(const Rule& rule, const std::string& name, const Lookup& lookup, const Scope& scope);

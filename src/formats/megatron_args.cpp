@@ -2,6 +2,7 @@
 // (load_args_from_checkpoint); before checkpoint_version 3.0 the tensor-parallel size was called model_parallel_size.
 #include "formats/megatron_args.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -55,6 +56,11 @@ class Reader {
     return value != nullptr && value->kind != Kind::none && !(value->kind == Kind::boolean && value->integer == 0) &&
            !(value->kind == Kind::integer && value->integer == 0);
   }
+  /// "" when absent or no text.
+  std::string text(const char* name) const {
+    const Node* value = state_.find(name);
+    return value != nullptr && value->is_text() ? std::string(value->view()) : "";
+  }
   std::string layout() const {
     const Node* value = state_.find("pipeline_model_parallel_layout");
     if (value == nullptr) return "";
@@ -97,11 +103,28 @@ class Reader {
 
 /// Arguments that change what the files hold in ways that this reader does not know.
 std::string unsupported_argument(const Reader& args) {
-  for (const char* name : {"moe_extended_tp", "moe_mlp_glu_interleave_size", "hybrid_layer_pattern", "hybrid_override_pattern",
-                           "heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"}) {
+  for (const char* name :
+       {"moe_extended_tp", "moe_mlp_glu_interleave_size", "heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"}) {
     if (args.is_set(name)) return name;
   }
   return "";
+}
+
+/// A hybrid model (megatron/core/models/hybrid) has a letter for each layer, attention and MLP being layers of their own, and `|` between
+/// the stages, where they are stated. Behind a `/` stand prediction layers.
+void read_hybrid_pattern(const Reader& in, MegatronArgs& args) {
+  const char* name = in.is_set("hybrid_layer_pattern") ? "hybrid_layer_pattern" : "hybrid_override_pattern";
+  if (!in.is_set(name)) return;
+  const std::string pattern = in.text(name);
+  std::string layout;
+  for (const char c : pattern) {
+    if (c == '/') args.unsupported = name;
+    layout += c == '|' ? '|' : 't';
+  }
+  const auto layers = static_cast<std::uint64_t>(std::count(layout.begin(), layout.end(), 't'));
+  if (pattern.empty() || !args.layout.empty() || args.layers.value_or(layers) != layers) args.unsupported = name;
+  if (layers != layout.size()) args.layout = layout;
+  args.layers = layers;
 }
 
 void write(WireWriter& out, const std::optional<std::uint64_t>& value) {
@@ -161,6 +184,7 @@ std::optional<MegatronArgs> read_megatron_args(const Node& root, const std::stri
   args.lora_alpha = in.whole("lora_alpha");
   args.rank_stabilised = in.flag("use_rslora");
   args.unsupported = unsupported_argument(in);
+  read_hybrid_pattern(in, args);
   return args;
 }
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <iterator>
 #include <map>
+#include <sstream>
 
 #include "checked_math.h"
 #include "families/families.h"
@@ -16,18 +19,49 @@ namespace unshard {
 namespace {
 
 /// How tensor-parallel ranks share a tensor.
-enum class Sharing : std::uint8_t { along_0, along_1, replicated, vocabulary, narrow, unknown };
+struct Sharing {
+  enum class Kind : std::uint8_t { along_0, along_1, replicated, vocabulary, narrow, rows, parts, unknown } kind = Kind::unknown;
+  std::uint64_t rows = 0;                                    ///< of the whole tensor
+  std::vector<std::pair<std::string, std::uint64_t>> parts;  ///< name and rows in the whole of what lies one behind the other on each rank
+};
+using Kind = Sharing::Kind;
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+[[noreturn]] void refuse_sharing(const std::string& text) {
+  throw Error(ErrorCode::bad_input, "placements: '" + printable(text) +
+                                        "' is none of 0, 1, replicated, vocabulary, narrow, rows <number>, parts <name>=<number> …");
+}
+
+std::uint64_t whole_number(std::string_view digits, const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc{} || end != digits.data() + digits.size()) refuse_sharing(text);
+  return value;
+}
 
 Sharing sharing_of(const std::string& text) {
-  constexpr std::array<std::pair<std::string_view, Sharing>, 5> words{{{"0", Sharing::along_0},
-                                                                       {"1", Sharing::along_1},
-                                                                       {"replicated", Sharing::replicated},
-                                                                       {"vocabulary", Sharing::vocabulary},
-                                                                       {"narrow", Sharing::narrow}}};
-  for (const auto& [word, sharing] : words) {
-    if (text == word) return sharing;
+  constexpr std::array<std::pair<std::string_view, Kind>, 5> names{{{"0", Kind::along_0},
+                                                                    {"1", Kind::along_1},
+                                                                    {"replicated", Kind::replicated},
+                                                                    {"vocabulary", Kind::vocabulary},
+                                                                    {"narrow", Kind::narrow}}};
+  for (const auto& [name, kind] : names) {
+    if (text == name) return {kind, 0, {}};
   }
-  throw Error(ErrorCode::bad_input, "placements: '" + printable(text) + "' is none of 0, 1, replicated, vocabulary, narrow");
+  const std::vector<std::string> words = words_of(text);
+  if (words.size() == 2 && words[0] == "rows") return {Kind::rows, whole_number(words[1], text), {}};
+  if (words.size() < 2 || words[0] != "parts") refuse_sharing(text);
+  Sharing sharing{Kind::parts, 0, {}};
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::size_t equals = words[i].find('=');
+    if (equals == 0 || equals == std::string::npos) refuse_sharing(text);
+    sharing.parts.emplace_back(words[i].substr(0, equals), whole_number(std::string_view(words[i]).substr(equals + 1), text));
+  }
+  return sharing;
 }
 
 /// `name` with the number of its decoder layer shifted by `first`.
@@ -46,10 +80,10 @@ std::string with_global_layer(std::string_view name, std::uint64_t first) {
 /// How tensor-parallel ranks share the matrices beside a layer that they share as `base`. Megatron-Bridge makes both of Megatron's parallel
 /// layers (src/megatron/bridge/peft/utils.py, ParallelLinearAdapter): A is cut along its inputs beside a layer that is, else along its
 /// rank, and B always along its rows. mcore-bridge cuts one of the two (src/mcore_bridge/tuners/lora.py, LoraParallelLinear).
-Sharing sharing_beside(Sharing base, const LoraMatrix& matrix) {
-  if (matrix.is_a && base == Sharing::along_1) return Sharing::along_1;
-  if (matrix.of_bridge) return Sharing::along_0;
-  return !matrix.is_a && base == Sharing::along_0 ? Sharing::along_0 : Sharing::replicated;
+Kind sharing_beside(Kind base, const LoraMatrix& matrix) {
+  if (matrix.is_a && base == Kind::along_1) return Kind::along_1;
+  if (matrix.of_bridge) return Kind::along_0;
+  return !matrix.is_a && base == Kind::along_0 ? Kind::along_0 : Kind::replicated;
 }
 
 class Placer {
@@ -102,11 +136,17 @@ class Placer {
     const std::string name = canonical(piece.name);
     if (const auto matrix = lora_matrix(name)) return add_matrix(std::move(piece), *matrix, to);
     if (const auto expert = expert_name(name)) return add_expert(std::move(piece), *expert, name, to);
-    const Sharing sharing = settled(sharing_for(name), name, piece.shape);
-    if (sharing == Sharing::unknown && grid_.tensor > 1) {
-      stack(piece, grid_.tensor, place_.tensor);
-    } else if (sharing == Sharing::along_0 || sharing == Sharing::along_1) {
-      widen(piece, sharing == Sharing::along_0 ? 0 : 1, grid_.tensor, place_.tensor);
+    const Sharing sharing = sharing_for(name);
+    if (sharing.kind == Kind::parts) return add_parts(piece, sharing, to);
+    if (sharing.kind == Kind::rows) {
+      widen_to_rows(piece, sharing.rows);
+    } else {
+      const Kind kind = settled(sharing.kind, name, piece.shape);
+      if (kind == Kind::unknown && grid_.tensor > 1) {
+        stack(piece, grid_.tensor, place_.tensor);
+      } else if (kind == Kind::along_0 || kind == Kind::along_1) {
+        widen(piece, kind == Kind::along_0 ? 0 : 1, grid_.tensor, place_.tensor);
+      }
     }
     to.push_back(std::move(piece));
   }
@@ -115,7 +155,7 @@ class Placer {
   void add_matrix(Piece piece, const LoraMatrix& matrix, std::vector<Piece>& to) const {
     const std::string base = std::string(matrix.module) + "." + std::string(matrix.rest);
     const auto expert = expert_name(base);
-    const Sharing sharing = sharing_beside(expert ? sharing_of_expert(*expert) : sharing_of_base(base), matrix);
+    const Kind sharing = sharing_beside(expert ? sharing_of_expert(*expert) : sharing_of_base(base), matrix);
     std::size_t in_front = 0;
     if (expert) {
       if (!expert->all) stack_expert(piece, *expert);
@@ -127,24 +167,24 @@ class Placer {
       piece.name = expert->name.substr(0, expert->name.size() - weight.size()) + std::string(matrix.matrix) + "." + weight;
       for (Chunk& chunk : piece.chunks) chunk.plain = false;
     }
-    if (sharing == Sharing::along_0 || sharing == Sharing::along_1) {
-      widen(piece, in_front + (sharing == Sharing::along_0 ? 0 : 1), expert ? grid_.expert_tensor : grid_.tensor,
+    if (sharing == Kind::along_0 || sharing == Kind::along_1) {
+      widen(piece, in_front + (sharing == Kind::along_0 ? 0 : 1), expert ? grid_.expert_tensor : grid_.tensor,
             expert ? place_.expert_tensor : place_.tensor);
     }
     to.push_back(std::move(piece));
   }
 
-  [[nodiscard]] static Sharing sharing_of_expert(const ExpertName& expert) {
-    return expert.name.find(".linear_fc1.") != std::string::npos ? Sharing::along_0 : Sharing::along_1;
+  [[nodiscard]] static Kind sharing_of_expert(const ExpertName& expert) {
+    return expert.name.find(".linear_fc1.") != std::string::npos ? Kind::along_0 : Kind::along_1;
   }
 
   /// How ranks share the weight that an adapter is beside.
-  [[nodiscard]] Sharing sharing_of_base(const std::string& base) const {
-    if (grid_.tensor == 1) return Sharing::replicated;
-    const Sharing stated = sharing_for(base);
+  [[nodiscard]] Kind sharing_of_base(const std::string& base) const {
+    if (grid_.tensor == 1) return Kind::replicated;
+    const Kind stated = sharing_for(base).kind;
     const auto shape = local_.find(base);
-    const bool needs_shape = stated == Sharing::vocabulary || stated == Sharing::narrow;
-    if (stated == Sharing::unknown || (needs_shape && shape == local_.end())) {
+    const bool needs_shape = stated == Kind::vocabulary || stated == Kind::narrow;
+    if (stated == Kind::unknown || stated == Kind::parts || stated == Kind::rows || (needs_shape && shape == local_.end())) {
       throw Error(ErrorCode::unsupported, "nothing says how tensor-parallel ranks share the layer that it adapts, " + printable(base) +
                                               "; say it in the placements of a --custom-mapping");
     }
@@ -155,35 +195,75 @@ class Placer {
     for (const auto& [pattern, how] : placements_) {
       if (glob_matches(pattern, name)) return sharing_of(how);
     }
-    return Sharing::unknown;
+    return {};
   }
 
   /// What depends on the shape.
-  [[nodiscard]] Sharing settled(Sharing sharing, const std::string& name, const Shape& shape) const {
-    if (grid_.tensor == 1) return Sharing::replicated;
-    if (sharing == Sharing::vocabulary) {  // a value head has a few rows, on every rank
+  [[nodiscard]] Kind settled(Kind kind, const std::string& name, const Shape& shape) const {
+    if (grid_.tensor == 1) return Kind::replicated;
+    if (kind == Kind::vocabulary) {  // a value head has a few rows, on every rank
       const auto rows = shape.empty() ? std::nullopt : checked_multiply(shape[0], grid_.tensor);
       const bool is_cut = grid_.padded_vocabulary ? rows == grid_.padded_vocabulary : !shape.empty() && shape[0] > 1;
-      return is_cut ? Sharing::along_0 : Sharing::replicated;
+      return is_cut ? Kind::along_0 : Kind::replicated;
     }
-    if (sharing == Sharing::narrow) return narrow_sharing(name, shape);
-    return sharing;
+    if (kind == Kind::narrow) return narrow_sharing(name, shape);
+    return kind;
+  }
+
+  /// A tensor of `rows` rows, of which each rank has all, or its share; where there are fewer shares than ranks, neighbours have the same.
+  void widen_to_rows(Piece& piece, std::uint64_t rows) const {
+    const std::uint64_t local = piece.shape.empty() ? 0 : piece.shape[0];
+    const std::uint64_t shares = local == 0 || rows % local != 0 ? 0 : rows / local;
+    if (shares == 0 || grid_.tensor % shares != 0) {
+      throw Error(ErrorCode::bad_input, "shape " + to_string(piece.shape) + " on " + std::to_string(grid_.tensor) +
+                                            " tensor-parallel ranks is no part of " + std::to_string(rows) + " rows");
+    }
+    widen(piece, 0, shares, place_.tensor / (grid_.tensor / shares));
+  }
+
+  /// Each part becomes a tensor of its own, `<name>.<part>` as torch_dist calls it, cut along dimension 0.
+  void add_parts(const Piece& piece, const Sharing& sharing, std::vector<Piece>& to) const {
+    std::uint64_t first = 0;
+    for (const auto& [name, rows] : sharing.parts) {
+      if (piece.shape.empty() || rows % grid_.tensor != 0 || rows / grid_.tensor > piece.shape[0] - first) misfit_parts(piece, sharing);
+      const std::uint64_t local = rows / grid_.tensor;
+      Piece part = piece;
+      part.name += "." + name;
+      part.shape[0] = local;
+      if (local == 0) part.chunks.clear();
+      for (Chunk& chunk : part.chunks) {
+        chunk.box = whole(part.shape);
+        chunk.position += first * chunk.strides[0] * info(piece.dtype).size_bytes;
+        chunk.plain = false;
+      }
+      first += local;
+      widen(part, 0, grid_.tensor, place_.tensor);
+      to.push_back(std::move(part));
+    }
+    if (first != piece.shape[0]) misfit_parts(piece, sharing);
+  }
+  [[noreturn]] void misfit_parts(const Piece& piece, const Sharing& sharing) const {
+    std::string parts;
+    for (const auto& [name, rows] : sharing.parts) parts += (parts.empty() ? "" : ", ") + name + " " + std::to_string(rows);
+    throw Error(ErrorCode::bad_input, "shape " + to_string(piece.shape) + " on " + std::to_string(grid_.tensor) +
+                                          " tensor-parallel ranks does not hold what config.json implies (rows of all ranks: " + parts +
+                                          ")");
   }
 
   /// The down projections of latent attention are whole on every rank, or cut, by version: whole ones have all rows of the rank that the
   /// columns of the up projection tell (and of the rotary part beside it).
-  [[nodiscard]] Sharing narrow_sharing(const std::string& name, const Shape& shape) const {
+  [[nodiscard]] Kind narrow_sharing(const std::string& name, const Shape& shape) const {
     const bool is_query = name.ends_with("linear_q_down_proj.weight");
     const std::size_t dot = name.rfind('.', name.size() - std::string_view("weight").size() - 2);
     const auto up = local_.find(name.substr(0, dot + 1) + (is_query ? "linear_q_up_proj.weight" : "linear_kv_up_proj.weight"));
     if (up == local_.end() || up->second.size() != 2 || shape.size() != 2)
       throw Error(ErrorCode::bad_input, "its up projection is missing, so whether it is cut can't be told");
     const std::uint64_t rank = up->second[1];
-    if (is_query ? shape[0] == rank : shape[0] > rank) return Sharing::replicated;
+    if (is_query ? shape[0] == rank : shape[0] > rank) return Kind::replicated;
     if (is_query && checked_multiply(shape[0], grid_.tensor) != rank)
       throw Error(ErrorCode::bad_input, "shape " + to_string(shape) + " on " + std::to_string(grid_.tensor) +
                                             " tensor-parallel ranks does not fit the up projection's " + to_string(up->second));
-    return Sharing::along_0;
+    return Kind::along_0;
   }
 
   /// The piece becomes part `index` of `count` along dimension `dim`.

@@ -28,7 +28,36 @@ MOE = dict(moe_intermediate_size=6, num_experts=4, num_experts_per_tok=2, decode
 VISION = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=4, in_channels=3, patch_size=2, spatial_merge_size=2, temporal_patch_size=2)
 SHORT_VISION = {k: v for k, v in VISION.items() if k not in ("hidden_size", "intermediate_size")}
 ROPE = dict(rope_type="default", mrope_section=[1, 1, 0], rope_theta=10000.0)
+LINEAR = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=3, linear_value_head_dim=5, linear_conv_kernel_dim=3)
 CLIP = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, image_size=8, patch_size=4, projection_dim=8)
+
+
+def mimo():
+    """MiMo's class lies beside its weights (modeling_mimo.py): a Qwen2 with prediction layers."""
+    qwen2 = transformers.models.qwen2.modeling_qwen2
+
+    class MiMoConfig(transformers.Qwen2Config):
+        model_type = "mimo"
+
+    class MiMoMTPLayers(torch.nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            for norm in ("input_layernorm", "post_attention_layernorm", "token_layernorm", "hidden_layernorm"):
+                setattr(self, norm, qwen2.Qwen2RMSNorm(config.hidden_size))
+            self.input_proj = torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+            self.final_layernorm = qwen2.Qwen2RMSNorm(config.hidden_size)
+            self.self_attn = qwen2.Qwen2Attention(config, layer_idx=0)
+            self.mlp = qwen2.Qwen2MLP(config)
+
+    class MiMoForCausalLM(transformers.Qwen2ForCausalLM):
+        config_class = MiMoConfig
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.model.mtp_layers = torch.nn.ModuleList([MiMoMTPLayers(config) for _ in range(config.num_nextn_predict_layers)])
+
+    return MiMoForCausalLM
+
 
 MODELS = {
     "llama": ("LlamaForCausalLM", TEXT),
@@ -70,6 +99,20 @@ MODELS = {
                                             new_decoder_architecture=True, bias=True)),
     "falcon_rw": ("FalconForCausalLM", dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, multi_query=False,
                                            parallel_attn=False, bias=True, alibi=True)),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", {k: v for k, v in PLAIN.items() if k != "num_key_value_heads"} | dict(
+        num_key_value_heads=4, num_hidden_layers=3, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, n_shared_experts=1,
+        q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3)),
+    "minimax_m2": ("MiniMaxM2ForCausalLM", TEXT | dict(num_local_experts=4, num_experts_per_tok=2)),
+    "olmo2": ("Olmo2ForCausalLM", PLAIN),
+    "olmoe": ("OlmoeForCausalLM", PLAIN | dict(num_experts=4, num_experts_per_tok=2)),
+    "mimo": (mimo, PLAIN | dict(num_nextn_predict_layers=1)),
+    "qwen3_next": ("Qwen3NextForCausalLM", TEXT | LINEAR | dict(
+        moe_intermediate_size=6, num_experts=4, num_experts_per_tok=2, shared_expert_intermediate_size=12, layer_types=["full_attention", "linear_attention"])),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", TEXT | LINEAR | dict(
+        moe_intermediate_size=6, num_experts=4, num_experts_per_tok=2, shared_expert_intermediate_size=12, layer_types=["full_attention", "linear_attention"])),
+    "nemotron_h": ("NemotronHForCausalLM", TEXT | dict(
+        hybrid_override_pattern="M*E-", num_hidden_layers=4, mamba_num_heads=4, mamba_head_dim=6, n_groups=2, ssm_state_size=5, conv_kernel=3, chunk_size=8,
+        n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=6, moe_shared_expert_intermediate_size=12)),
     "gpt_oss": ("GptOssForCausalLM", TEXT | dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", dict(
         text_config=PLAIN | dict(rope_parameters=ROPE), vision_config=SHORT_VISION | dict(embed_dim=16, hidden_size=16, mlp_ratio=2), tie_word_embeddings=False)),
@@ -89,8 +132,8 @@ def rows(tensors):
     return [[name, list(tensor.shape)] for name, tensor in tensors.items()]
 
 
-def golden(class_name, settings):
-    cls = getattr(transformers, class_name)
+def golden(name, settings):
+    cls = getattr(transformers, name) if isinstance(name, str) else name()
     torch.manual_seed(0)
     model = cls(cls.config_class(**settings))
     order = []

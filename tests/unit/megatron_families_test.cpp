@@ -20,6 +20,7 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t padding_rows = 14;
+constexpr const char* less_1 = " - 1";
 
 fs::path data_folder() {
   return fs::path(UNSHARD_CASES).parent_path() / "data";
@@ -30,12 +31,14 @@ Json read_json(const fs::path& path) {
   return Json::parse(file);
 }
 
-/// The published models of the goldens: classifiers and models saved without their head are no language models that Megatron trains.
+/// The published models of the goldens: classifiers and models saved without their head are no language models that Megatron
+/// trains, and of olmo2 its names are not known.
 std::vector<std::string> language_models() {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(data_folder() / "families")) {
     const std::string name = entry.path().stem().string();
-    if (name != "llama_reward" && name != "qwen2_critic" && name != "gpt2_base" && name != "llava") names.push_back(name);
+    if (name != "llama_reward" && name != "qwen2_critic" && name != "gpt2_base" && name != "llava" && name != "olmo2")
+      names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -110,12 +113,39 @@ class MegatronFamilies : public testing::TestWithParam<std::string> {
       return found == files_.end() || used_.count(name) > 0 ? std::nullopt : std::optional(found->second);
     };
     const std::uint64_t layers = *family.ranges.at("l").value(*scope({}));
+    const auto predicted = family.ranges.find("k");
+    const std::uint64_t prediction_layers = predicted == family.ranges.end() ? 0 : predicted->second.value(*scope({})).value_or(0);
     for (const Rule& rule : family.megatron) {
+      if (!rule.refusal.empty()) continue;
+      if (!rule.whole_is_stored) {
+        take_apart(rule, layers, lookup, scope);
+        continue;
+      }
+      if (rule.whole.text().starts_with("mtp.layers.{k}.")) {
+        for (std::uint64_t k = 0; k < prediction_layers; ++k) make(rule, {{"k", std::to_string(k)}}, lookup, scope);
+        continue;
+      }
       if (!rule.stacked.empty() || rule.whole.text().find("layers.{l}") == std::string::npos) {
         if (rule.whole.variables().empty() && rule.pieces.front().name.variables().empty()) make(rule, {}, lookup, scope);
         continue;
       }
       for (std::uint64_t l = 0; l < layers; ++l) make(rule, {{"l", std::to_string(l)}}, lookup, scope);
+    }
+  }
+
+  /// The pieces that a published tensor is joined from.
+  void take_apart(const Rule& rule, std::uint64_t layers, const Lookup& lookup, const Scope& scope) {
+    for (std::uint64_t l = 0; l < layers; ++l) {
+      const std::string published = rule.whole.fill({{"l", std::to_string(l)}});
+      const auto shape = lookup(published);
+      if (!shape) continue;
+      const auto pieces = split_whole(rule, published, *shape, scope);
+      ASSERT_TRUE(pieces) << published;
+      for (const Made& piece : *pieces) {
+        Labelled tensor{piece.shape, std::vector<std::string>(volume(piece.shape))};
+        for (const Term& term : piece.terms) fill(term, labelled(published, *shape), tensor);
+        add(piece.name, std::move(tensor), {published});
+      }
     }
   }
 
@@ -144,6 +174,10 @@ class MegatronFamilies : public testing::TestWithParam<std::string> {
     for (const Term& term : whole->terms) {
       const std::string& from = whole->from[term.source];
       fill(term, labelled(from, files_.at(from)), tensor);
+    }
+    if (whole->add != 0) {
+      EXPECT_EQ(whole->add, -1) << name;
+      for (std::string& element : tensor.elements) element += less_1;
     }
     add(name, std::move(tensor), {whole->from.begin(), whole->from.end()});
   }
@@ -181,6 +215,13 @@ class MegatronFamilies : public testing::TestWithParam<std::string> {
       ASSERT_EQ(to_string(target.shape), to_string(files_.at(target.name))) << target.name;
       Labelled tensor{target.shape, std::vector<std::string>(volume(target.shape))};
       for (const Term& term : target.terms) fill(term, stored.at(rows[term.source].name), tensor);
+      if (target.computation) {
+        EXPECT_EQ(target.computation->constant, 1);
+        for (std::string& element : tensor.elements) {
+          ASSERT_TRUE(element.ends_with(less_1)) << target.name;
+          element.erase(element.find(less_1));
+        }
+      }
       EXPECT_EQ(tensor.elements, labelled(target.name, target.shape).elements) << target.name;
     }
     EXPECT_EQ(names, expected);
@@ -300,6 +341,36 @@ TEST(MegatronFamilyNames, AnUnknownTypeIsRefusedWithTheKnownOnes) {
     for (const char* part : {"never_heard_of", "qwen3_moe", "docs/families.md"})
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }
+}
+
+std::string refusal(const std::string& config, const std::string& name, const Shape& shape, const Facts& facts) {
+  MapOptions options;
+  options.names_are_published = false;
+  options.facts = facts;
+  try {
+    static_cast<void>(
+        map_tensors({{name, DType::f32, shape, 0}}, ModelConfig::parse(config, "config.json"), options, TieAnswer::not_asked));
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::unsupported ? error.what() : "not unsupported: " + std::string(error.what());
+  }
+  return "";
+}
+
+TEST(MegatronFamilyNames, WhatNobodyKnowsIsRefusedWithTheReason) {
+  const std::string norm = "decoder.final_layernorm.weight";
+  EXPECT_NE(refusal(R"({"model_type": "olmo2"})", norm, {4}, {})
+                .find("'olmo2': no rules for Megatron's names of such a model, because three converters"),
+            std::string::npos);
+  const std::string qkv = "decoder.layers.self_attention.linear_qkv.weight";
+  EXPECT_EQ(refusal(R"({"model_type": "olmoe", "num_attention_heads": 1, "hidden_size": 4})", qkv, {1, 12, 4}, {{"tensor_parallel", 1}})
+                .find(qkv + ": with args, which Megatron-Bridge does not save"),
+            0U);
+  EXPECT_EQ(refusal(R"({"model_type": "qwen3_next"})", "mtp.layers.0.eh_proj.weight", {4, 8}, {})
+                .find("mtp.layers.0.eh_proj.weight: converters disagree"),
+            0U);
+  EXPECT_EQ(refusal(R"({"model_type": "nemotron_h"})", "decoder.layers.2.mlp.fc1_latent_proj.weight", {4, 8}, {})
+                .find("decoder.layers.2.mlp.fc1_latent_proj"),
+            0U);
 }
 
 class HalfTranslated : public testing::Test {

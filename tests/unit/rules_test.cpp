@@ -218,6 +218,13 @@ class Table : public Names {
     return std::nullopt;
   }
   [[nodiscard]] bool list_has(const std::string& name, std::uint64_t item) const override { return name == "sparse" && item == 3; }
+  [[nodiscard]] std::optional<std::string> item(const std::string& name, std::uint64_t index) const override {
+    const std::vector<std::string> kinds{"full", "linear"};
+    return name == "kinds" && index < kinds.size() ? std::optional(kinds[index]) : std::nullopt;
+  }
+  [[nodiscard]] std::optional<std::uint64_t> length(const std::string& name) const override {
+    return name == "kinds" ? std::optional<std::uint64_t>(2) : std::nullopt;
+  }
   [[nodiscard]] std::string where() const override { return "config.json"; }
 };
 
@@ -235,6 +242,11 @@ TEST(Expression, Values) {
   EXPECT_EQ(evaluated("3 in nothing"), 0U);
   EXPECT_EQ(evaluated("zero or h <= 15"), 0U);
   EXPECT_EQ(evaluated("not not h"), 1U);
+  EXPECT_EQ(evaluated("kinds[zero + 1] == 'linear'"), 1U);
+  EXPECT_EQ(evaluated("kinds[0] != 'full' or kinds[0] == '|'"), 0U);
+  EXPECT_EQ(evaluated("kinds[2] == 'full' | h"), 16U);
+  EXPECT_EQ(evaluated("other[0] == 'full'"), std::nullopt);
+  EXPECT_EQ(evaluated("length(kinds) + (length(other) | 1)"), 3U);
   EXPECT_EQ(Expression::parse("a * (b | a)", "test").names(), (std::vector<std::string>{"a", "b"}));
 }
 
@@ -248,11 +260,59 @@ TEST(Expression, ImpossibleResultsNameTheNumbers) {
 
 TEST(Expression, TextThatIsNoneIsRefused) {
   const std::string deep(500, '(');
-  for (const std::string& text : {std::string(), std::string("1 +"), std::string("* 2"), std::string("(1"), std::string("1)"),
-                                  std::string("a b"), std::string("1 in"), std::string("12x"), std::string("99999999999999999999"),
-                                  std::string("a # b"), deep, std::string(2000, '1'), std::string("not ") + std::string(400, 'x') + deep}) {
+  for (const std::string& text :
+       {std::string(), std::string("1 +"), std::string("* 2"), std::string("(1"), std::string("1)"), std::string("a b"),
+        std::string("1 in"), std::string("12x"), std::string("99999999999999999999"), std::string("a # b"), std::string("a[0]"),
+        std::string("a[0] == full"), std::string("a[0] == 'full"), std::string("a[0 == 'full'"), std::string("length(a"),
+        std::string("length()"), deep, std::string(2000, '1'), std::string("not ") + std::string(400, 'x') + deep}) {
     EXPECT_EQ(error_of([&] { static_cast<void>(Expression::parse(text, "test")); }).find("test: "), 0U) << text.substr(0, 20);
   }
+}
+
+TEST(Rules, PartsMayLieBesideEachOther) {
+  const Book book(R"x({"source": "eh", "axes": "o (p=2 h=2)", "targets": {"swapped": {"along": 1, "parts": ["p=1: o h", "p=0: o h"]}}})x");
+  const std::vector<Made> pieces = book.split("eh", {2, 4});
+  ASSERT_EQ(pieces.size(), 1U);
+  EXPECT_EQ(pieces[0].shape, (Shape{2, 4}));
+  EXPECT_EQ(values(pieces[0], {counted({2, 4})}), (std::vector<std::uint64_t>{2, 3, 0, 1, 6, 7, 4, 5}));
+  const auto lookup = [](const std::string& name) { return name == "swapped" ? std::optional(Shape{2, 4}) : std::nullopt; };
+  const auto whole = join_pieces(book.rule(), "eh", std::nullopt, lookup, book.scope());
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(values(*whole, {counted({2, 4})}), (std::vector<std::uint64_t>{2, 3, 0, 1, 6, 7, 4, 5}));
+}
+
+TEST(Rules, ARangeMayFallIntoRuns) {
+  // One group of two q rows, two gate rows, a k row; published as q, gate of each head, then k.
+  const Book book(R"({"source": "qkv", "axes": "(g=2 s d=1) h", "targets": {"q": "s=0:4@p=2: (g s p d) h", "k": "s=4: (g d) h"}})");
+  const std::vector<Made> pieces = book.split("qkv", {10, 1});
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(values(pieces[0], {counted({10, 1})}), (std::vector<std::uint64_t>{0, 2, 1, 3, 5, 7, 6, 8}));
+  const auto lookup = [](const std::string& name) { return std::optional(name == "q" ? Shape{8, 1} : Shape{2, 1}); };
+  const auto whole = join_pieces(book.rule(), "qkv", Shape{10, 1}, lookup, book.scope());
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(values(*whole, {counted({8, 1}), counted({2, 1})}), (std::vector<std::uint64_t>{0, 2, 1, 3, 0, 4, 6, 5, 7, 1}));
+  for (const char* piece :
+       {"s=0:4@p: (g s p d) h", "s=0:4@=2: (g s d) h", "s=0@p=2: (g p d) h", "s=0:4@p=2: (g s d) h", "s=0:4@g=2: (g s d) h"})
+    EXPECT_NE(error_of_rules(R"({"source": "qkv", "axes": "(g=2 s d=1) h", "targets": {"q": ")" + std::string(piece) + "\"}}"), "")
+        << piece;
+  EXPECT_NE(
+      error_of([&] {
+        static_cast<void>(Book(R"({"source": "qkv", "axes": "(s d=1) h", "targets": {"q": "s=0:5@p=2: (s p d) h"}})").split("qkv", {5, 1}));
+      }).find("divides 5 by 2"),
+      std::string::npos);
+}
+
+TEST(Rules, AddIsUndoneOnTheWayBack) {
+  const Book stored_whole(R"({"source": "a", "target": "b", "add": 1})");
+  EXPECT_EQ(stored_whole.split("a", {4}).front().add, 1);
+  const auto lookup = [](const std::string&) { return std::optional(Shape{4}); };
+  EXPECT_EQ(join_pieces(stored_whole.rule(), "a", std::nullopt, lookup, stored_whole.scope())->add, -1);
+  EXPECT_EQ(take_piece(stored_whole.rule(), "b", lookup, stored_whole.scope())->add, 1);
+  const Book stored_pieces(R"({"sources": {"a": "s=0:2: s", "b": "s=2:4: s"}, "target": "c", "axes": "s=4", "add": -1})");
+  EXPECT_EQ(take_piece(stored_pieces.rule(), "a", lookup, stored_pieces.scope())->add, 1);
+  for (const char* add : {"0.5", "1001", "\"1\"", "1e9"})
+    EXPECT_NE(error_of_rules(R"({"source": "a", "target": "b", "add": )" + std::string(add) + "}").find("add is no small whole number"),
+              std::string::npos);
 }
 
 TEST(Rules, PartsOfAPieceLieBehindEachOther) {

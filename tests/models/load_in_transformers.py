@@ -3,8 +3,8 @@
 
     load_in_transformers.py --unshard build/unshard --cases tests/cases
 
-For each case (of the group fsdp where none is named): its first `merge` is run, the folder is loaded with from_pretrained, and its logits are compared with those of the case's expected tensors under the
-config.json of the training run. Exit status 0, 1 when a model differs, 77 (skipped) where torch or transformers are not installed.
+For the cases of the group fsdp that are named here, and for every case of the groups dcp, accelerate and megatron that ends with a model: its first `merge` is run, the folder is loaded with from_pretrained,
+and its logits are compared with those of the case's expected tensors under the config.json of the training run. Exit status 0, 1 when a model differs, 77 (skipped) where torch or transformers are not installed.
 """
 import argparse
 import json
@@ -21,10 +21,25 @@ except ImportError as error:
     print(f"skipped: {error}; ./bootstrap deps installs it")
     sys.exit(77)
 
-CASES = ["two_ranks_bf16", "hybrid_2x2", "uneven_5_over_2", "fsdp1_two_ranks", "fsdp1_four_ranks_uneven", "gpt2", "gemma_tied", "tied_two_copies",
-         "tied_but_different", "qwen3_moe_fused", "qwen3_moe_by_expert", "mixtral_fused", "qwen3_vl", "several_files", "wrapper_prefixes", "verl_command_line",
-         "megatron/torch_llama_tp2_pp2", "megatron/torch_groups_fewer_than_tp", "megatron/torch_mixtral_ep2_grouped", "megatron/torch_qwen3_moe_tp2_ep2_te_experts",
-         "megatron/torch_distributed_optimizer_beside"]
+FSDP_CASES = ["two_ranks_bf16", "hybrid_2x2", "uneven_5_over_2", "fsdp1_two_ranks", "fsdp1_four_ranks_uneven", "gpt2", "gemma_tied", "tied_two_copies",
+              "tied_but_different", "qwen3_moe_fused", "qwen3_moe_by_expert", "mixtral_fused", "qwen3_vl", "several_files", "wrapper_prefixes", "verl_command_line"]
+WHOLE_GROUPS = ["dcp", "accelerate", "megatron"]
+
+
+def first_merge(case):
+    """-> the first step that merges a model, and what is expected of its target folder; None where the case has no such thing."""
+    told = json.loads((case / "case.json").read_text())
+    merges = [s for s in told["steps"] if s["args"][0] == "merge" and s.get("exit", 0) == 0]
+    if not merges:
+        return None
+    target = next(value for option, value in zip(merges[0]["args"], merges[0]["args"][1:]) if option.replace("_", "-") == "--target-dir")
+    expected = [e for e in told["expect"] if e.get("dir") == target and "tensors" in e]
+    return (merges[0], expected[0]) if expected else None
+
+
+def cases_of(folder):
+    whole = [p.parent for group in WHOLE_GROUPS for p in sorted((folder / group).glob("*/case.json"))]
+    return [folder / "fsdp" / name for name in FSDP_CASES] + [case for case in whole if first_merge(case)]
 
 
 def load(folder):
@@ -39,23 +54,28 @@ def load(folder):
 
 
 def logits(model):
+    """-> what the model computes of random tokens, or of random images."""
     generator = torch.Generator().manual_seed(0)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
     with torch.no_grad():
+        if model.main_input_name == "pixel_values":
+            return model(pixel_values=torch.randn(2, model.config.num_channels, 32, 32, generator=generator)).logits
+        vocabulary = model.get_input_embeddings().weight.shape[0]
         return model(input_ids=torch.randint(0, vocabulary, (2, 7), generator=generator)).logits
 
 
 def try_case(case, unshard, out):
     """Raises for anything that is not right."""
-    step = next(s for s in json.loads((case / "case.json").read_text())["steps"] if s["args"][0] == "merge" and s.get("exit", 0) == 0)
+    step, expected = first_merge(case)
     arguments = [a.replace("{case}", str(case)).replace("{out}", str(out)) for a in step["args"]]
     subprocess.run([unshard, *arguments], check=True, cwd=out, timeout=120, capture_output=True)
-    merged = next(p.parent for p in out.rglob("config.json"))
+    merged = Path(expected["dir"].replace("{out}", str(out)))
     reference = out / "reference"
     reference.mkdir()
-    for file in (case / "expected").glob("*.safetensors*"):
-        shutil.copy(file, reference)
-    shutil.copy([*case.rglob("huggingface/config.json"), *case.rglob("hf/config.json")][0], reference)
+    tensors = case / expected["tensors"]
+    for file in tensors.glob("*.safetensors*") if tensors.is_dir() else [tensors]:
+        shutil.copy(file, reference / (file.name if tensors.is_dir() else "model.safetensors"))
+    given = [Path(value) / "config.json" for option, value in zip(arguments, arguments[1:]) if option == "--hf-config"]
+    shutil.copy([*given, *case.rglob("huggingface/config.json"), *case.rglob("hf/config.json")][0], reference)
     if json.loads((merged / "config.json").read_text()).get("tie_word_embeddings") is False:  # tied by config, different in the checkpoint
         config = json.loads((reference / "config.json").read_text())
         (reference / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
@@ -66,24 +86,26 @@ def try_case(case, unshard, out):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--unshard", required=True)
+    parser.add_argument("--unshard", required=True, type=Path)
     parser.add_argument("--cases", required=True, type=Path)
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     failed = 0
-    for name in CASES:
+    cases = cases_of(options.cases.resolve())
+    for case in cases:
+        name = f"{case.parent.name}/{case.name}"
         with tempfile.TemporaryDirectory(prefix="unshard-models-") as folder:
             try:
-                try_case((options.cases / (name if "/" in name else f"fsdp/{name}")).resolve(), options.unshard, Path(folder))
+                try_case(case, options.unshard.resolve(), Path(folder))
                 print(f"{name}: loads, same logits")
             except subprocess.CalledProcessError as error:
                 failed += 1
                 print(f"FAILED {name}: {error.stderr.decode(errors='replace').strip()}")
-            except (ValueError, OSError, RuntimeError, KeyError) as error:
+            except (ValueError, OSError, RuntimeError, KeyError, AttributeError) as error:
                 failed += 1
                 print(f"FAILED {name}: {error}")
-    print(f"{len(CASES) - failed} passed, {failed} failed")
+    print(f"{len(cases) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -57,13 +57,15 @@ std::vector<Finding> compare(const MapContext& context, bool lacks_files) {
 
 }  // namespace
 
-std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, const ModelConfig& config, bool lacks_files) {
+std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, const ModelConfig& config, bool lacks_files,
+                                         const std::string& shape_hint) {
   if (table.empty()) return {};
   std::vector<Finding> findings;
   const auto failure = attempt([&] {
     MapOptions options;
     options.dtype.kind = DTypeChoice::Kind::keep;
     options.lora.what = LoraChoice::What::drop;
+    options.shape_hint = shape_hint;
     findings = compare(make_context(table, config, options), lacks_files);
   });
   if (failure) findings.push_back({Severity::error, std::string(base_name(config.path())), failure->what(), failure->code()});

@@ -1,6 +1,7 @@
 // config.json of a Hugging Face folder against its tensors, for `check`.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "unshard/catalog.h"
@@ -10,7 +11,8 @@
 namespace unshard {
 
 /// Local, pure. Tensors that are missing (unless `lacks_files`: then that is no news) or have another shape than config.json implies, as
-/// errors; unexpected ones and other element types as notes.
-[[nodiscard]] std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, const ModelConfig& config, bool lacks_files);
+/// errors; unexpected ones and other element types as notes. `shape_hint`: Source::shape_hint.
+[[nodiscard]] std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, const ModelConfig& config, bool lacks_files,
+                                                       const std::string& shape_hint = "");
 
 }  // namespace unshard

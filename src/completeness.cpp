@@ -135,6 +135,15 @@ std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
   return text;
 }
 
+/// Whether the stored tensor may be the whole one but for its end, and something is known that would explain it.
+bool may_be_cut(const MapContext& context, const Shape& stored, const Shape& implied) {
+  if (context.options.shape_hint.empty() || stored.size() != implied.size()) return false;
+  for (std::size_t d = 0; d < stored.size(); ++d) {
+    if (stored[d] > implied[d]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_quantised(const MapContext& context, const Published& published) {
@@ -167,6 +176,7 @@ std::vector<ShapeConflict> shape_conflicts(const MapContext& context, const std:
     const std::string numbers = numbers_behind(context, *one.spec);
     conflicts.push_back({one.name, "shape " + to_string(target->shape) + ", but " + printable(context.config.path(), 4096) + " implies " +
                                        to_string(*one.shape) + (numbers.empty() ? "" : " (" + numbers + ")") +
+                                       (may_be_cut(context, target->shape, *one.shape) ? "; " + context.options.shape_hint : "") +
                                        "; give the model's own config.json or correct these numbers"});
   }
   return conflicts;

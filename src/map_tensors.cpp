@@ -38,7 +38,8 @@ void note_family(const MapContext& context, Mapping& mapping) {
   if (!context.family.name.empty() || context.options.like) return;
   const std::string type = context.options.model_type.empty() ? context.config.model_type() : context.options.model_type;
   mapping.notes.push_back((type.empty() ? "config.json has no model_type" : "No rules for model type " + printable(type)) +
-                          ": names pass through, shapes are not checked against config.json");
+                          ": names pass through, shapes are not checked against config.json" +
+                          (context.options.shape_hint.empty() ? "" : "; " + context.options.shape_hint));
 }
 
 /// The names must be translated, so the model type must be known.

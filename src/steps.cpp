@@ -31,6 +31,7 @@ Catalog read_proven_catalog(const Session& session, const std::string& what, Fil
 void take_names(MapOptions& options, const Source& source) {
   options.names_are_published = source.names_are_published;
   options.sections = source.sections;
+  options.shape_hint = source.shape_hint;
 }
 
 void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog) {

@@ -35,13 +35,74 @@ bool take(std::string_view& text, std::string_view part) {
   return true;
 }
 
-/// The rank that wrote a shard, counted from 1; none for other names.
-std::optional<std::uint32_t> writer_of(std::string_view name) {
+/// What a shard's name says; all count from 1.
+struct ShardName {
+  std::uint32_t writer = 0;  ///< the rank
+  std::uint32_t file = 0, files = 0;
+};
+
+/// None for other names.
+std::optional<ShardName> parse_name(std::string_view name) {
   if (!take(name, first_part)) return std::nullopt;
   const auto writer = take_digits(name);
-  if (!writer || !take(name, second_part) || !take_digits(name) || !take(name, third_part) || !take_digits(name) || name != ending)
-    return std::nullopt;
-  return writer;
+  if (!writer || !take(name, second_part)) return std::nullopt;
+  const auto file = take_digits(name);
+  if (!file || !take(name, third_part)) return std::nullopt;
+  const auto files = take_digits(name);
+  if (!files || name != ending) return std::nullopt;
+  return ShardName{*writer, *file, *files};
+}
+
+std::string five_digits(std::uint32_t number) {
+  const std::string digits = std::to_string(number);
+  return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+}
+
+/// `shard-00002-model-*-of-00003.safetensors`; 0 stands for any.
+std::string name_of(const ShardName& name) {
+  const auto part = [](std::uint32_t number) { return number == 0 ? std::string("*") : five_digits(number); };
+  return std::string(first_part) + part(name.writer) + std::string(second_part) + part(name.file) + std::string(third_part) +
+         part(name.files) + std::string(ending);
+}
+
+constexpr std::size_t most_missing = 20;
+
+/// Files that must have been there: every rank before the last one has its part of some tensor, and every file that `of` counts has
+/// tensors. How many ranks saved is stated nowhere.
+void find_missing(const std::vector<ShardName>& names, Source& source) {
+  std::set<std::uint32_t> writers, files;
+  for (const ShardName& name : names) {
+    if (name.files != names.front().files) {
+      source.findings.push_back({Severity::error, name_of(name),
+                                 "belongs to a save of " + std::to_string(name.files) + " files, others to one of " +
+                                     std::to_string(names.front().files) + "; give the files of one save",
+                                 ErrorCode::bad_input});
+      return;
+    }
+    writers.insert(name.writer);
+    files.insert(name.file);
+  }
+  const std::uint32_t any_file = names.front().files == 1 ? 1 : 0;
+  const auto report = [&](const std::set<std::uint32_t>& found, std::uint32_t end, const std::string& why, bool are_writers) {
+    std::size_t named = 0;
+    for (std::uint32_t number = 1; number <= end && named < most_missing; ++number) {
+      if (found.contains(number)) continue;
+      ++named;
+      const ShardName missing{are_writers ? number : 0, are_writers ? any_file : number, names.front().files};
+      source.findings.push_back({Severity::error, name_of(missing),
+                                 "is missing: " + why + "; copy it here, or give the folder that has it with --local-dir as well",
+                                 ErrorCode::bad_input});
+    }
+  };
+  report(writers, *writers.rbegin(), "ranks up to number " + std::to_string(*writers.rbegin()) + " have files", true);
+  report(files, names.front().files, "the names of the others count " + std::to_string(names.front().files) + " files", false);
+  const std::string next = name_of({*writers.rbegin() + 1, any_file, names.front().files});
+  source.shape_hint = next + " (or a later one) may be missing, since the files do not say how many ranks saved them";
+  source.findings.push_back(
+      {Severity::note, next,
+       "the files do not say how many ranks saved them, so that this one may be missing: then tensors are smaller than "
+       "config.json implies, which merge finds where it knows the model type",
+       ErrorCode::bad_input});
 }
 
 /// A piece: a tensor of the header with its place in the whole.
@@ -95,7 +156,7 @@ std::vector<ShardPiece> read_pieces(File& file, const std::string& label) {
 }  // namespace
 
 bool is_hf_storage_shard(std::string_view name) {
-  return writer_of(name).has_value();
+  return parse_name(name).has_value();
 }
 
 bool holds_hf_storage_shards(const Tree& tree, const std::string& folder) {
@@ -112,11 +173,14 @@ Source describe_hf_storage(const Tree& tree, const std::vector<std::string>& fol
       if (is_hf_storage_shard(name)) names.insert(name);
     }
   }
+  std::vector<ShardName> parsed;
   for (const std::string& name : names) {
     ShardFile file = *shard_named(tree, folders, name);
-    file.rank = *writer_of(name);
+    parsed.push_back(*parse_name(name));
+    file.rank = parsed.back().writer;
     if (is_usable(tree, file, source.findings)) source.files.push_back(std::move(file));
   }
+  find_missing(parsed, source);
   sort_shards(source.files);
   source.index_files = source.files;
   for (ShardFile& file : source.index_files) file.copies.clear();  // compared by read_catalog

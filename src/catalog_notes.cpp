@@ -125,7 +125,7 @@ void append_tensors(const Source& source, const RepeatedFindings& tensors, std::
     }
     ++listed;
     const std::string& label = source.files.at(found.file).label;
-    if (found.finding.subject != label) {
+    if (found.finding.subject != label && found.finding.subject != source.folder) {
       found.finding.text +=
           " (in " + printable(label, 4096) + (found.files > 1 ? " and " + std::to_string(found.files - 1) + " more files)" : ")");
     }

@@ -87,14 +87,19 @@ CheckResult check(const Session& session, const CheckOptions& options) {
   Coverage coverage = prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = options.deep, .deep = options.deep});
   CheckReport report{input.source, catalog, input.source.findings, stored_as(session.comm, catalog), std::move(coverage.non_finite)};
   report.findings.insert(report.findings.end(), catalog.findings.begin(), catalog.findings.end());
+  if (!input.source.names_are_published) {
+    report.megatron = megatron_contents(catalog.tensors, catalog.facts, input.source.folder);
+    report.findings.insert(report.findings.end(), report.megatron.findings.begin(), report.megatron.findings.end());
+  }
   find_alphas(session, input.source, catalog, report);
   compare_stated_bytes(input.source, catalog, report.findings);
   if (const auto config = config_of(session, input.source, report.findings)) {
     const bool has_errors = std::ranges::count(report.findings, Severity::error, &Finding::severity) > 0;
     if (std::string code = missing_remote_code(session, *config); !code.empty())
       report.findings.push_back({Severity::note, "config.json", std::move(code)});
-    if (input.source.format == "hf") {
-      auto found = collectively(session.comm, "check", [&] { return compare_with_config(catalog.tensors, config->config, has_errors); });
+    if (input.source.format == "hf" || !input.source.shape_hint.empty()) {
+      auto found = collectively(session.comm, "check",
+                                [&] { return compare_with_config(catalog.tensors, config->config, has_errors, input.source.shape_hint); });
       report.findings.insert(report.findings.end(), found.begin(), found.end());
     }
     if (options.deep && !has_errors) compare_tie(session, files, catalog, config->config, report.findings);

@@ -69,19 +69,6 @@ std::string placements(const CheckReport& report) {
   return "stored as: " + joined(parts);
 }
 
-/// "parallel sizes: pipeline 2, tensor 2"; "" when the checkpoint states none.
-std::string parallel_sizes(const Facts& facts) {
-  constexpr std::string_view ending = "_parallel";
-  std::vector<std::string> parts;
-  for (const auto& [name, value] : facts) {
-    if (!name.ends_with(ending)) continue;
-    std::string words = name.substr(0, name.size() - ending.size());
-    std::ranges::replace(words, '_', ' ');
-    parts.push_back(words + " " + std::to_string(value));
-  }
-  return parts.empty() ? "" : "parallel sizes: " + joined(parts);
-}
-
 std::string line_of(const LoraSummary& lora, const std::vector<double>& alphas) {
   std::string alpha;
   for (const double one : alphas) alpha += (alpha.empty() ? ", alpha " : ", ") + Json(one).dump();
@@ -180,6 +167,18 @@ std::uint64_t errors_in(const std::vector<Finding>& findings) {
 
 }  // namespace
 
+std::string parallel_sizes(const Facts& facts) {
+  constexpr std::string_view ending = "_parallel";
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : facts) {
+    if (!name.ends_with(ending)) continue;
+    std::string words = name.substr(0, name.size() - ending.size());
+    std::ranges::replace(words, '_', ' ');
+    parts.push_back(words + " " + std::to_string(value));
+  }
+  return parts.empty() ? "" : "parallel sizes: " + joined(parts);
+}
+
 bool is_complete(const CheckReport& report) {
   return errors_in(report.findings) == 0;
 }
@@ -197,6 +196,7 @@ std::uint64_t total_bytes(const Catalog& catalog) {
 std::vector<std::string> to_lines(const CheckReport& report) {
   std::vector<std::string> lines{what_it_is(report)};
   if (const std::string sizes = parallel_sizes(report.catalog.facts); !sizes.empty()) lines.push_back(sizes);
+  if (const std::string contents = line_of(report.megatron); !contents.empty()) lines.push_back(contents);
   if (!report.stored.empty()) lines.push_back(placements(report));
   if (const LoraSummary lora = lora_summary(report.catalog.tensors); lora.tensors > 0) lines.push_back(line_of(lora, report.lora_alphas));
   if (!report.source.set_aside.empty()) lines.push_back(line_of_set_aside(report.source));
@@ -224,6 +224,8 @@ std::string to_json(const CheckReport& report) {
             {"dtypes", dtypes_json(report.catalog)},
             {"stored_as", by_placement(report)},
             {"facts", report.catalog.facts},
+            {"layers", report.megatron.layers},
+            {"experts", report.megatron.experts},
             {"lora", lora_json(lora_summary(report.catalog.tensors), report.lora_alphas)},
             {"objects", objects_json(report)},
             {"set_aside", set_aside_json(report)},

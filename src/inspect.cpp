@@ -193,13 +193,22 @@ std::string list_folder(const Session& session, const std::string& path, bool js
   prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = false, .deep = false});
   const std::vector<StoredAs> stored = stored_as(session.comm, catalog);
   Listing listing = listing_of(path, format_title(input.source) + " checkpoint", catalog.tensors.size());
+  if (const std::string sizes = parallel_sizes(catalog.facts); !sizes.empty()) listing.lines.push_back(sizes);
+  MegatronContents contents;
+  if (!input.source.names_are_published) {
+    contents = megatron_contents(catalog.tensors, catalog.facts, input.source.folder);
+    if (const std::string line = line_of(contents); !line.empty()) listing.lines.push_back(line);
+    listing.json["layers"] = contents.layers;
+    listing.json["experts"] = contents.experts;
+  }
+  if (!catalog.facts.empty()) listing.json["facts"] = catalog.facts;
   for (TensorId id = 0; id < catalog.tensors.size(); ++id) {
     const TensorRow& row = catalog.tensors[id];
     add_tensor(listing, row.name, row.dtype, row.shape, to_string(stored[id]));
   }
   for (const SetAside& aside : input.source.set_aside) add_set_aside(listing, aside);
   for (const ObjectNote& object : catalog.objects) add_object(listing, printable(input.source.files[object.file].label) + ": ", object);
-  for (const auto& findings : {input.source.findings, catalog.findings}) {
+  for (const auto& findings : {input.source.findings, catalog.findings, contents.findings}) {
     for (const Finding& finding : findings) {
       if (finding.severity == Severity::error) session.log.warning(printable(finding.subject) + ": " + finding.text);
     }

@@ -105,7 +105,9 @@ class TorchDistFormat final : public CheckpointFormat {
                   label + ": args." + args->unsupported + " is set, and this version does not know how that lays out the tensors");
     }
     Facts facts{{"tensor_parallel", args->tensor}, {"pipeline_parallel", args->pipeline}};
+    if (args->layers) facts["args_layers"] = *args->layers;
     if (args->experts.value_or(0) > 0) {
+      facts["args_experts"] = *args->experts;
       facts["expert_parallel"] = args->expert;
       facts["expert_tensor_parallel"] = args->expert_tensor.value_or(args->tensor);
     }

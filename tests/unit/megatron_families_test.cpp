@@ -365,9 +365,6 @@ TEST(MegatronFamilyNames, WhatNobodyKnowsIsRefusedWithTheReason) {
   EXPECT_EQ(refusal(R"({"model_type": "olmoe", "num_attention_heads": 1, "hidden_size": 4})", qkv, {1, 12, 4}, {{"tensor_parallel", 1}})
                 .find(qkv + ": with args, which Megatron-Bridge does not save"),
             0U);
-  EXPECT_EQ(refusal(R"({"model_type": "qwen3_next"})", "mtp.layers.0.eh_proj.weight", {4, 8}, {})
-                .find("mtp.layers.0.eh_proj.weight: converters disagree"),
-            0U);
   EXPECT_EQ(refusal(R"({"model_type": "nemotron_h"})", "decoder.layers.2.mlp.fc1_latent_proj.weight", {4, 8}, {})
                 .find("decoder.layers.2.mlp.fc1_latent_proj"),
             0U);

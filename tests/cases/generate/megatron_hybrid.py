@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 TP, PADDED = 2, 64
 COMMON = dict(vocab_size=50, hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=4, max_position_embeddings=64,
@@ -49,8 +49,8 @@ def qwen3_next(hf, config, rank):
     keys, key, values = config.linear_num_key_heads, config.linear_key_head_dim, config.linear_num_value_heads * config.linear_value_head_dim
     per_key = values // keys
     m = OrderedDict({"embedding.word_embeddings.weight": vocabulary(hf["model.embed_tokens.weight"], rank)})
-    for l, kind in enumerate(config.layer_types):
-        p, at = f"decoder.layers.{l}", f"model.layers.{l}"
+    layers = [(f"decoder.layers.{l}", f"model.layers.{l}", kind) for l, kind in enumerate(config.layer_types)]
+    for p, at, kind in [*layers, ("mtp.layers.0.mtp_model_layer", "mtp.layers.0", "full_attention")]:
         if kind == "full_attention":
             m[f"{p}.input_layernorm.weight"] = hf[f"{at}.input_layernorm.weight"]
             q = hf[f"{at}.self_attn.q_proj.weight"].view(4, 2, 4, 16)  # head, query or gate
@@ -76,6 +76,9 @@ def qwen3_next(hf, config, rank):
         m[f"{p}.mlp.shared_experts.linear_fc1.weight"] = parts([hf[f"{at}.mlp.shared_expert.{n}_proj.weight"] for n in ("gate", "up")], rank)
         m[f"{p}.mlp.shared_experts.linear_fc2.weight"] = cut(hf[f"{at}.mlp.shared_expert.down_proj.weight"], rank, 1)
         m[f"{p}.mlp.shared_experts.gate_weight"] = hf[f"{at}.mlp.shared_expert_gate.weight"]
+    for one, other in (("enorm", "pre_fc_norm_embedding"), ("hnorm", "pre_fc_norm_hidden"), ("final_layernorm", "norm")):
+        m[f"mtp.layers.0.{one}.weight"] = hf[f"mtp.{other}.weight"]
+    m["mtp.layers.0.eh_proj.weight"] = cut(hf["mtp.fc.weight"], rank)
     m["decoder.final_layernorm.weight"] = hf["model.norm.weight"]
     m["output_layer.weight"] = vocabulary(hf["lm_head.weight"], rank)
     return m
@@ -133,12 +136,20 @@ CASES = {
     "torch_qwen3_next_tp2": ("Qwen3NextForCausalLM", qwen3_next, dict(
         layer_types=["linear_attention", "full_attention"], num_hidden_layers=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
         linear_value_head_dim=4, linear_conv_kernel_dim=3, moe_intermediate_size=8, num_experts=4, num_experts_per_tok=2, shared_expert_intermediate_size=12),
-        dict(apply_layernorm_1p=True), "gated delta rule: q, k, v, z, b, a lie one behind the other on each rank; a norm that is stored minus 1 and published as it is"),
+        dict(apply_layernorm_1p=True, mtp_num_layers=1), "gated delta rule: q, k, v, z, b, a lie one behind the other on each rank; a norm that is stored minus 1 and published as it is; a prediction layer"),
     "torch_nemotron_h_tp2_pp2": ("NemotronHForCausalLM", nemotron_h, dict(
         layers_block_type=["linear_attention", "full_attention", "moe", "mlp"], mamba_num_heads=4, mamba_head_dim=8, n_groups=2, ssm_state_size=4, conv_kernel=3, chunk_size=8,
         n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, moe_shared_expert_intermediate_size=12),
         dict(hybrid_layer_pattern="M*E|-"), "Mamba: z, x, B, C, dt lie one behind the other on each rank; layers of four kinds, of which hybrid_layer_pattern has one letter each, and a bar between the pipeline stages"),
 }
+
+
+def with_prediction_layer(hf):
+    """Published names, which transformers does not know: the layer is of the kind of the last one."""
+    last = "model.layers.1."
+    layer = {name.replace(last, "mtp.layers.0."): torch.randn(t.shape).to(t.dtype) for name, t in hf.items() if name.startswith(last)}
+    around = {f"mtp.{name}.weight": torch.randn(16).to(torch.bfloat16) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}
+    return hf | layer | around | {"mtp.fc.weight": torch.randn(16, 32).to(torch.bfloat16)}
 
 
 def write(root, name):
@@ -164,6 +175,8 @@ def write(root, name):
     (case / "input/hf/model.safetensors").rename(case / "expected/model.safetensors")
     hf = load_file(case / "expected/model.safetensors")
     if minus_1 is not None:
+        hf = with_prediction_layer(hf)
+        save_file(hf, case / "expected/model.safetensors", metadata={"format": "pt"})
         hf["minus 1"] = minus_1
     stages = [len(stage) for stage in args.get("hybrid_layer_pattern", "**").split("|")]
     namespace = argparse.Namespace(tensor_model_parallel_size=TP, pipeline_model_parallel_size=len(stages), expert_model_parallel_size=1, num_layers=len(config.layer_types),

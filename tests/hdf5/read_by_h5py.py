@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What --output-format hdf5 writes, read by h5py as docs/hdf5.md says, bfloat16 included, has the tensors of the reference.
+"""What --output-format hdf5 writes, read by h5py as docs/hdf5.md says, bfloat16 included, has the tensors of the reference; and an adapter is folded into a model
+that h5py has written by the same table.
 
     read_by_h5py.py --unshard PROGRAM --cases DIR
 
@@ -8,6 +9,7 @@ Exit code 77 (skipped) without h5py, torch or safetensors.
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ from pathlib import Path
 
 try:
     import h5py
+    import numpy
     import torch
     from safetensors.torch import load_file
 except ImportError as missing:
@@ -28,6 +31,22 @@ def recipe():
     names = {}
     exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)  # pylint: disable=exec-used
     return names["load"]
+
+
+def fold_into_model_of_h5py(unshard, case, attribute):
+    """`attribute` makes the value of a dataset's attribute `dtype`: texts of fixed or of variable length."""
+    with tempfile.TemporaryDirectory() as temporary:
+        base, target = Path(temporary) / "base", Path(temporary) / "model"
+        shutil.copytree(case / "input" / "base", base, ignore=shutil.ignore_patterns("*.safetensors*"))
+        with h5py.File(base / "model.h5", "w") as file:
+            for name, tensor in load_file(case / "input" / "base" / "model.safetensors").items():
+                dataset = file.create_dataset(name, data=tensor.view(torch.uint16).numpy())
+                dataset.attrs["dtype"] = attribute("bfloat16")
+        subprocess.run([unshard, "merge-lora", "--base-model", base, "--lora-adapter", case / "input" / "adapter", "--target-dir", target, "--quiet"], check=True)
+        tensors, expected = load_file(target / "model.safetensors"), load_file(case / "expected" / "model.safetensors")
+        assert tensors.keys() == expected.keys(), set(tensors) ^ set(expected)
+        for name, tensor in expected.items():
+            assert tensors[name].dtype == tensor.dtype and torch.equal(tensors[name], tensor), name
 
 
 def main():
@@ -52,6 +71,8 @@ def main():
                 with h5py.File(target / "model.h5") as file:
                     assert json.loads(file.attrs["config"]) == json.loads((target / "config.json").read_text())
                     assert file.attrs["format"] == b"unshard model 1"
+    for attribute in (str, numpy.bytes_):
+        fold_into_model_of_h5py(options.unshard, options.cases / "lora" / "rslora_bf16", attribute)
     print("equal")
 
 

@@ -17,8 +17,8 @@ namespace {
 /// Every number of the figures, in one order for both directions.
 template <class Figures, class Visit>
 void for_each_number(Figures& figures, Visit&& visit) {
-  for (auto* number : {&figures.read_bytes, &figures.exchanged_bytes, &figures.written_bytes, &figures.opens, &figures.peak_rss_bytes,
-                       &figures.read_ns, &figures.exchange_ns, &figures.write_ns, &figures.busy_ns})
+  for (auto* number : {&figures.read_bytes, &figures.exchanged_bytes, &figures.written_bytes, &figures.messages, &figures.opens,
+                       &figures.peak_rss_bytes, &figures.read_ns, &figures.exchange_ns, &figures.write_ns, &figures.busy_ns})
     visit(*number);
 }
 
@@ -64,6 +64,7 @@ std::vector<RankFigures> gather_figures(Comm& comm, const FileSystem& files, con
   mine.read_bytes = moved.read_bytes;
   mine.exchanged_bytes = moved.exchanged_bytes;
   mine.written_bytes = moved.written_bytes;
+  mine.messages = moved.messages;
   mine.opens = files.counters().opens;
   mine.peak_rss_bytes = peak_rss_bytes();
   mine.read_ns = moved.read_ns;

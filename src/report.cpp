@@ -138,6 +138,7 @@ ordered_json rank_json(const RankFigures& figures, std::size_t rank) {
           {"host", figures.host},
           {"read_bytes", figures.read_bytes},
           {"exchanged_bytes", figures.exchanged_bytes},
+          {"messages", figures.messages},
           {"written_bytes", figures.written_bytes},
           {"opened_files", figures.opens},
           {"peak_rss_bytes", figures.peak_rss_bytes},

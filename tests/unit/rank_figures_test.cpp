@@ -78,6 +78,7 @@ TEST(Figures, OfAllRanksAreOnRankZero) {
   run_ranks(3, {}, [&](Comm& comm) {
     MoveReport moved;
     moved.read_bytes = static_cast<std::uint64_t>(comm.rank()) + 100;
+    moved.messages = static_cast<std::uint64_t>(comm.rank()) + 7;
     moved.busy_ns = comm.rank() == 2 ? 2'000'000'000 : 1'000'000'000;
     StepTimes times;
     times.enter("move");
@@ -87,6 +88,7 @@ TEST(Figures, OfAllRanksAreOnRankZero) {
     if (comm.rank() != 0) return;
     for (std::size_t rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(all[rank].read_bytes, rank + 100);
+      EXPECT_EQ(all[rank].messages, rank + 7);
       EXPECT_EQ(all[rank].host, comm.host_of(static_cast<int>(rank)));
       EXPECT_GT(all[rank].peak_rss_bytes, 1'000'000U);
       EXPECT_EQ(all[rank].steps.at(0).step, "move");

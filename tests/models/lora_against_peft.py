@@ -160,6 +160,21 @@ def try_checkpoint(unshard, folder):
     assert torch.allclose(folded, want, atol=2e-5), f"folded: {(folded - want).abs().max().item()}"
 
 
+def try_megatron(unshard, folder, case):
+    """Adapters beside Megatron's fused layers: what is extracted does in PEFT what is folded."""
+    inputs = Path(__file__).parent.parent / "cases" / "lora" / case / "input"
+    common = ["--local-dir", inputs / "run", "--hf-config", inputs / "hf", "--lora-alpha", "8"]
+    run(unshard, "merge", *common, "--target-dir", folder / "apart")
+    run(unshard, "merge", *common, "--target-dir", folder / "folded", "--lora", "fold")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    plain = load(folder / "apart", dtype=torch.float32)
+    want = logits(plain)
+    got = logits(peft.PeftModel.from_pretrained(plain, folder / "apart" / "lora_adapter"))
+    folded = logits(load(folder / "folded", dtype=torch.float32))
+    assert torch.allclose(got, folded, atol=2e-4, rtol=1e-4), f"extracted and folded: {(got - folded).abs().max().item()}"
+    assert not torch.allclose(want, folded, atol=1e-2), "the adapter changes nothing"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--unshard", required=True)
@@ -169,6 +184,8 @@ def main():
     trials = {name: (lambda folder, of=of: try_variant(unshard, folder, *of)) for name, of in VARIANTS.items()}
     trials |= {"combined": lambda folder: try_combined(unshard, folder), "svd": lambda folder: try_svd(unshard, folder),
                "checkpoint": lambda folder: try_checkpoint(unshard, folder)}
+    for case in ("megatron_torch_dist_stacked", "megatron_torch_dist_fused_published", "megatron_ranks_tp2_pp2"):
+        trials[case] = lambda folder, case=case: try_megatron(unshard, folder, case)
     failed = 0
     for name, trial in trials.items():
         with tempfile.TemporaryDirectory(prefix="unshard-lora-") as folder:

@@ -61,6 +61,8 @@ class Follower {
     return in_published_order();
   }
 
+  [[nodiscard]] LikeParts take_parts() { return std::move(parts_); }
+
  private:
   /// The target that the folder's tensor asks for; the published ones that it takes are then in sources_.
   std::optional<Target> find(const TensorRow& row) {
@@ -92,6 +94,7 @@ class Follower {
   std::optional<Target> put_together(const Made& made) {
     Target target{made.name, DType::f32, made.shape, {}};
     sources_.clear();
+    std::vector<LikePart> parts;
     for (const Term& outer : made.terms) {
       const std::size_t place = published_.by_name.at(made.from[outer.source]);
       const Target& source = published_.targets[place];
@@ -101,6 +104,7 @@ class Follower {
         if (made.terms.size() != 1 || !(outer == copy_of(outer.source, source.shape))) return std::nullopt;
         target.computation = source.computation;
       }
+      parts.push_back({source.name, source.shape, outer});
       for (const Term& inner : source.terms) {
         std::optional<Term> term = outer;
         if (is_copy(source, context_.table)) {
@@ -112,6 +116,7 @@ class Follower {
         target.terms.push_back(std::move(*term));
       }
     }
+    parts_[made.name] = std::move(parts);
     return target;
   }
 
@@ -155,6 +160,7 @@ class Follower {
   std::vector<bool> used_;
   std::set<std::string, std::less<>> tied_names_;
   std::vector<std::size_t> sources_;
+  LikeParts parts_;
   Published made_;
   std::vector<std::pair<std::size_t, std::size_t>> places_;  ///< published place, number in made_
   std::vector<std::string> missing_, reasons_;
@@ -162,8 +168,10 @@ class Follower {
 
 }  // namespace
 
-void follow_like(const MapContext& context, Published& published) {
-  published = Follower(context, published).run();
+LikeParts follow_like(const MapContext& context, Published& published) {
+  Follower follower(context, published);
+  published = follower.run();
+  return follower.take_parts();
 }
 
 }  // namespace unshard

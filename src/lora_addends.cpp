@@ -1,5 +1,6 @@
 // The last step of mapping that concerns adapters: each target learns what is added to it, through the terms that it is made of.
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "mapping_steps.h"
@@ -53,21 +54,58 @@ void note_decomposition(const MapContext& context, const Target& target, std::si
   }
 }
 
-/// What is added to a target by its name.
-void add_by_name(const MapContext& context, const Target& target, Computation& computation, std::set<std::string>& found) {
-  const auto addition = context.adapters.additions.find(target.name);
-  if (addition == context.adapters.additions.end()) return;
-  found.insert(target.name);
-  const AdapterPlan::Addition& added = addition->second;
-  if (!(added.shape == target.shape)) {
-    throw Error(ErrorCode::bad_input, printable(context.table[added.from].name) + ": changes a tensor of shape " + to_string(added.shape) +
-                                          ", but " + printable(target.name) + " has shape " + to_string(target.shape));
+void require_floating(const Target& target) {
+  if (info(target.dtype).castable && target.dtype != DType::f64) return;
+  throw Error(ErrorCode::unsupported, printable(target.name) + ": is stored as " + std::string(info(target.dtype).name) +
+                                          ", to which no adapter is folded; leave the adapter out with --lora drop");
+}
+
+/// What is added to a matrix, as added to a target that `part` makes of it whole.
+std::optional<Addend> in_layout(Addend addend, const LikePart& part, const Target& target) {
+  const std::size_t rank = target.shape.size();
+  std::array<std::size_t, 2> along{max_rank, max_rank};
+  for (const Axis& axis : part.term.axes) {
+    const bool whole = part.term.source_start[axis.source_dim] == 0 && axis.extent == part.shape[axis.source_dim];
+    if (axis.source_step != 1 || axis.target_step != 1 || !whole || along.at(axis.source_dim) != max_rank) return std::nullopt;
+    along.at(axis.source_dim) = axis.target_dim;
   }
-  if (!info(target.dtype).castable || target.dtype == DType::f64) {
-    throw Error(ErrorCode::unsupported, printable(target.name) + ": is stored as " + std::string(info(target.dtype).name) +
-                                            ", to which no adapter is folded; leave the adapter out with --lora drop");
+  if (rank < 2 || !(along == std::array{rank - 2, rank - 1} || along == std::array{rank - 1, rank - 2})) return std::nullopt;
+  if (along[0] == rank - 1) addend = transposed(std::move(addend));
+  std::uint64_t row = 0;
+  for (std::size_t d = 0; d + 1 < rank; ++d) row = row * target.shape[d] + part.term.target_start[d];
+  addend.first_row += row;
+  addend.first_column += part.term.target_start[rank - 1];
+  return addend;
+}
+
+/// What is added to a target by its name, or by the names of the published tensors that it is made of.
+void add_by_name(const MapContext& context, const LikeParts& layouts, const Target& target, Computation& computation,
+                 std::set<std::string>& found) {
+  if (context.adapters.additions.empty()) return;
+  const auto layout = layouts.find(target.name);
+  const std::vector<LikePart> itself{{target.name, target.shape, copy_of(0, target.shape)}};
+  for (const LikePart& part : layout == layouts.end() ? itself : layout->second) {
+    const auto addition = context.adapters.additions.find(part.published);
+    if (addition == context.adapters.additions.end()) continue;
+    const AdapterPlan::Addition& added = addition->second;
+    if (!(added.shape == part.shape)) {
+      throw Error(ErrorCode::bad_input, printable(context.table[added.from].name) + ": changes a tensor of shape " +
+                                            to_string(added.shape) + ", but " + printable(part.published) + " has shape " +
+                                            to_string(part.shape));
+    }
+    require_floating(target);
+    for (const Addend& addend : added.addends) {
+      auto here = in_layout(addend, part, target);
+      if (!here) {
+        throw Error(ErrorCode::unsupported,
+                    printable(target.name) + ": the --like folder has " + printable(part.published) +
+                        " in a layout in which its adapter can't be folded; leave --like out, or write the adapter by "
+                        "--lora extract");
+      }
+      computation.addends.push_back(std::move(*here));
+    }
+    found.insert(part.published);
   }
-  computation.addends.insert(computation.addends.end(), added.addends.begin(), added.addends.end());
 }
 
 /// Everything that is to be added by name must have its target, but for those that the user leaves out.
@@ -77,12 +115,6 @@ void require_found(const MapContext& context, const std::set<std::string>& found
     if (!found.contains(name) && !any_glob_matches(context.options.drop, name)) lost.push_back(name);
   }
   if (lost.empty()) return;
-  if (context.options.like) {
-    throw Error(ErrorCode::unsupported,
-                name_list(lost) +
-                    ": the --like folder has another layout than the modules that the adapter changes; leave --like "
-                    "out, or write the adapter by --lora extract");
-  }
   throw Error(ErrorCode::bad_input, std::to_string(context.adapters.additions.size() - lost.size()) + " of " +
                                         std::to_string(context.adapters.additions.size()) +
                                         " LoRA pairs found their modules in the base; it lacks " + name_list(lost));
@@ -94,7 +126,7 @@ std::uint64_t elements_of(const Delta& delta) {
 
 }  // namespace
 
-void add_addends(const MapContext& context, Published& published, Mapping& mapping) {
+void add_addends(const MapContext& context, const LikeParts& parts, Published& published, Mapping& mapping) {
   std::unordered_map<TensorId, std::uint64_t> reached;  // elements, by base tensor
   const Tie tie = context.adapters.unties ? find_tie(context, published) : Tie{};
   const auto is_second_use = [&](const Target& target) {  // the head that was no tensor of its own
@@ -104,7 +136,7 @@ void add_addends(const MapContext& context, Published& published, Mapping& mappi
   for (std::size_t i = 0; i < published.targets.size(); ++i) {
     Target& target = published.targets[i];
     Computation computation = target.computation ? *target.computation : Computation{};
-    add_by_name(context, target, computation, by_name);
+    add_by_name(context, parts, target, computation, by_name);
     for (const Term& term : target.terms) {
       for (const Delta& delta : deltas_of(context, term.source, is_second_use(target))) {
         auto addend = reach(delta, term, target);

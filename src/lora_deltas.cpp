@@ -91,12 +91,6 @@ Factor rows_of(const MatrixView& view, const Walk& walk, std::size_t rank) {
   return factor;
 }
 
-Factor flipped(Factor factor) {
-  std::swap(factor.rows, factor.columns);
-  for (Axis& axis : factor.term.axes) axis.target_dim = static_cast<std::uint8_t>(1 - axis.target_dim);
-  return factor;
-}
-
 std::size_t rank_of(const MatrixView& view) {
   std::size_t rank = 1;
   for (const std::uint8_t dim : {view.row_dim, view.column_dim})
@@ -130,6 +124,23 @@ Delta transposed(Delta delta) {
   return delta;
 }
 
+Factor transposed(Factor factor) {
+  std::swap(factor.rows, factor.columns);
+  std::swap(factor.term.target_start[0], factor.term.target_start[1]);
+  for (Axis& axis : factor.term.axes) axis.target_dim = static_cast<std::uint8_t>(1 - axis.target_dim);
+  return factor;
+}
+
+Addend transposed(Addend addend) {
+  std::swap(addend.first_row, addend.first_column);
+  if (addend.right) {
+    std::swap(addend.left, *addend.right);
+    addend.right = transposed(std::move(*addend.right));
+  }
+  addend.left = transposed(std::move(addend.left));
+  return addend;
+}
+
 std::optional<Addend> reach(const Delta& delta, const Term& term, const Target& target) {
   const DeltaDims dims = dims_of(delta.shape);
   const std::size_t rank = target.shape.size();
@@ -158,13 +169,13 @@ std::optional<Addend> reach(const Delta& delta, const Term& term, const Target& 
       factor.term.source_start[delta.left.column_dim] = delta.left.column_start + columns.start * delta.left.column_step;
       add_axes(columns, delta.left.column_dim, delta.left.column_step, 1, factor.term);
     }
-    addend.left = turned ? flipped(std::move(factor)) : std::move(factor);
+    addend.left = turned ? transposed(std::move(factor)) : std::move(factor);
     return addend;
   }
   Factor left = rows_of(delta.left, rows, rank_of(delta.left));
-  Factor right = flipped(rows_of(transposed(*delta.right), columns, rank_of(*delta.right)));
-  addend.left = turned ? flipped(std::move(right)) : left;
-  addend.right = turned ? flipped(std::move(left)) : right;
+  Factor right = transposed(rows_of(transposed(*delta.right), columns, rank_of(*delta.right)));
+  addend.left = turned ? transposed(std::move(right)) : left;
+  addend.right = turned ? transposed(std::move(left)) : right;
   return addend;
 }
 

@@ -36,6 +36,10 @@ struct Delta {
 /// Local, pure. The delta of a transposed tensor.
 [[nodiscard]] Delta transposed(Delta delta);
 
+/// Local, pure. The same matrix the other way round, and what is added to the transposed target.
+[[nodiscard]] Factor transposed(Factor factor);
+[[nodiscard]] Addend transposed(Addend addend);
+
 /// Local, pure. What of the delta reaches a target through one of its terms (whose source is the delta's tensor); none when the term takes
 /// nothing that the delta changes. Throws Error(unsupported) naming `target` for a term that takes the tensor apart in a way that no
 /// product follows.

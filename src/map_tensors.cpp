@@ -144,15 +144,16 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
   } else {
     mapping.notes.emplace_back("The weights are quantised: names and shapes are not checked against config.json");
   }
+  LikeParts parts;
   if (options.like) {
-    follow_like(context, published);
+    parts = follow_like(context, published);
     std::vector<std::string> missing;
     for (const TensorRow& row : options.like->tensors) {
       if (published.find(row.name) == nullptr) missing.push_back(row.name);
     }
     note_idle_patterns(context, missing, mapping);
   }
-  add_addends(context, published, mapping);
+  add_addends(context, parts, published, mapping);
   choose_dtypes(context, published, mapping);
   check_output(published);
   for (const Target& target : published.targets) check_target(target, table);

@@ -73,7 +73,6 @@ struct MapContext {
 /// Finds what each adapter of options.lora changes. Throws Error(bad_input) with the names of modules that are not there.
 [[nodiscard]] AdapterPlan plan_adapters(const MapContext& context);
 
-/// Gives the targets their computations. Every delta must reach its targets whole.
 /// A stored tensor that is to be published, under its clean name.
 struct NamedTensor {
   TensorId id = 0;
@@ -154,11 +153,20 @@ void check_shapes(const MapContext& context, const std::vector<Expected>& expect
 /// Throws Error(bad_input) with the names of missing tensors. Notes those that are not expected.
 void check_names(const MapContext& context, const std::vector<Expected>& expected, const Published& published, Mapping& mapping);
 
-/// Turns the targets into those of the --like folder. Throws Error(bad_input) with the names that can't be matched.
-void follow_like(const MapContext& context, Published& published);
+/// A published tensor as a part of one of another layout (--like).
+struct LikePart {
+  std::string published;  ///< its name
+  Shape shape;
+  Term term;  ///< from it to the other
+};
+using LikeParts = std::unordered_map<std::string, std::vector<LikePart>>;  ///< by the other's name
+
+/// Turns the targets into those of the --like folder; returns what those of another layout are made of. Throws Error(bad_input) with the
+/// names that can't be matched.
+[[nodiscard]] LikeParts follow_like(const MapContext& context, Published& published);
 
 /// Gives the targets their computations: what adapters add to them. Every delta must reach its targets whole.
-void add_addends(const MapContext& context, Published& published, Mapping& mapping);
+void add_addends(const MapContext& context, const LikeParts& parts, Published& published, Mapping& mapping);
 
 /// The element type in which `target` is written.
 [[nodiscard]] DType dtype_for(const MapContext& context, const std::string& name, DType stored);

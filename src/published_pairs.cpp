@@ -213,13 +213,6 @@ class Splitting {
   std::string name_;
 };
 
-Factor flipped(Factor factor) {
-  std::swap(factor.rows, factor.columns);
-  for (Axis& axis : factor.term.axes) axis.target_dim = static_cast<std::uint8_t>(1 - axis.target_dim);
-  std::swap(factor.term.target_start[0], factor.term.target_start[1]);
-  return factor;
-}
-
 /// The rows that a term fills, which must be a contiguous range.
 std::uint64_t dense_rows(const Term& term, const std::string& module) {
   std::vector<Axis> axes;
@@ -275,11 +268,8 @@ std::vector<Addend> addends_of(const PublishedPair& pair, double scale) {
     const std::uint64_t first = rows.target_start[0];
     Factor left{dense_rows(rows, pair.module), pair.rank, rows}, right{pair.rank, pair.in, pair.a};
     left.term.target_start = {0, 0};
-    if (pair.transposed) {
-      addends.push_back({scale, 0, first, flipped(std::move(right)), flipped(std::move(left))});
-    } else {
-      addends.push_back({scale, first, 0, std::move(left), std::move(right)});
-    }
+    Addend addend{scale, first, 0, std::move(left), std::move(right)};
+    addends.push_back(pair.transposed ? transposed(std::move(addend)) : std::move(addend));
   }
   return addends;
 }

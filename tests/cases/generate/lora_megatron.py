@@ -271,6 +271,16 @@ def check(*says):
     return step("check", "--local-dir", "{case}/input/run", says=[LORA, *says])
 
 
+def fused_experts(tensors, arch):
+    """Each layer's experts in two tensors, as some folders have them."""
+    out = {name: t for name, t in tensors.items() if ".experts." not in name}
+    for layer in range(arch.L):
+        p = f"model.layers.{layer}.mlp.experts."
+        out[p + "gate_up_proj"] = torch.stack([torch.cat([tensors[f"{p}{e}.{x}_proj.weight"] for x in ("gate", "up")]) for e in range(arch.E)])
+        out[p + "down_proj"] = torch.stack([tensors[f"{p}{e}.down_proj.weight"] for e in range(arch.E)])
+    return out
+
+
 TARGETS = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
 
 
@@ -284,6 +294,18 @@ def torch_dist(g, want):
                  [check("rank 4", "alpha 8", "linear_fc1"), *all_ways(), call("merge", "dropped", "--lora", "drop", says=["dropped"])],
                  [*expectations(f, m, 8, target_modules=TARGETS), {"dir": "{out}/dropped", "tensors": "expected/base.safetensors", "absent": ["lora_adapter"]}],
                  np=[1, 2, 3])
+
+    if want("megatron_torch_dist_adapter_alone"):
+        m = Model(seed=11)
+        f, run = start(g, "megatron_torch_dist_adapter_alone", m)
+        write_torch_dist(run, stacked(torch_dist_names(m.named()), "decoder.layers"), tp=2)
+        bridge_settings(run, 8, RANK)
+        save_tensors(m.base, f / "input/hf/model.safetensors")
+        base, beside, alone, folded = expectations(f, m, 8, target_modules=TARGETS)
+        fill = ["--fill-missing-from", "{case}/input/hf"]
+        g.finish(f, "what Megatron-Bridge saves of a LoRA run, adapters and no base weights: extract-lora needs none; merge takes them from the base model's folder, else stops",
+                 [check("rank 4", "alpha 8"), call("extract-lora", "adapter"), call("merge", "none", exit=3, says=["--fill-missing-from"]),
+                  call("merge", "model", *fill), call("merge", "folded", "--lora", "fold", *fill)], [base, beside, alone, folded], ["{out}/none"], np=[1, 2, 3])
 
     if want("megatron_torch_dist_canonical"):
         m = Model(seed=2)
@@ -322,8 +344,13 @@ def torch_dist(g, want):
             tensors[name] = tensors[name][:, 0].clone()     # one pair for all experts of a layer
         write_torch_dist(run, tensors, tp=1)
         bridge_settings(run, 8, RANK)
-        g.finish(f, "Megatron-Bridge LoRA on experts in torch_dist: a pair for each expert ([layers, experts, rank, in]) on fc1, one for all on fc2",
-                 [check("rank 4", "alpha 8"), *all_ways()], expectations(f, m, 8))
+        expect, fused = expectations(f, m, 8), fused_experts(m.folded(), m.arch)
+        save_tensors(fused, f / "expected/fused.safetensors")
+        save_tensors({name: torch.zeros_like(t) for name, t in fused.items()}, f / "input/like/model.safetensors")
+        shutil.copy(f / "input/hf/config.json", f / "input/like/config.json")
+        g.finish(f, "Megatron-Bridge LoRA on experts in torch_dist: a pair for each expert ([layers, experts, rank, in]) on fc1, one for all on fc2; folded into fused experts with --like",
+                 [check("rank 4", "alpha 8"), *all_ways(), call("merge", "fused", "--lora", "fold", "--like", "{case}/input/like")],
+                 [*expect, {"dir": "{out}/fused", "tensors": "expected/fused.safetensors"}])
 
     if want("megatron_torch_dist_fused_published"):
         m = Model(seed=5)

@@ -117,6 +117,7 @@ class StoredAdapter {
     for (const Made& piece : pieces) {
       Target target{prefix + piece.name, row.dtype, piece.shape, piece.terms, {}};
       for (Term& term : target.terms) term.source = one.tensor;
+      if (piece.add != 0) target.computation = std::make_shared<const Computation>(Computation{{}, piece.add, {}, {}});
       output_.targets.push_back(std::move(target));
       note_saved(piece.name);
     }

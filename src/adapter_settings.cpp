@@ -49,12 +49,12 @@ std::optional<AdapterConfig> find_settings(const Session& session, const Source&
   return std::nullopt;
 }
 
-/// What Megatron's arguments say, where no file says it.
+/// What Megatron's arguments say, where no file says it. The two facts stand alone: an alpha that is no whole number is asked of the user,
+/// and scaled as the training did.
 void take_facts(const Facts& facts, AdapterConfig& config) {
-  const auto alpha = facts.find(alpha_fact);
-  if (config.alpha || alpha == facts.end()) return;
-  config.alpha = static_cast<double>(alpha->second);
-  config.rank_stabilised = facts.contains(rank_stabilised_fact);
+  if (config.alpha) return;
+  if (const auto alpha = facts.find(alpha_fact); alpha != facts.end()) config.alpha = static_cast<double>(alpha->second);
+  if (facts.contains(rank_stabilised_fact)) config.rank_stabilised = true;
 }
 
 /// How many modules a pair adapts.

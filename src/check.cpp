@@ -39,6 +39,17 @@ std::optional<ConfigFolder> config_of(const Session& session, const Source& sour
   }
 }
 
+/// Collective.
+void report_remote_code(const Session& session, const ConfigFolder& config, std::vector<Finding>& findings) {
+  try {
+    if (std::string code = missing_remote_code(session, config); !code.empty())
+      findings.push_back({Severity::note, "config.json", std::move(code)});
+  } catch (const Error& error) {  // the same on every rank; another config of the folder can't be read
+    if (is_stop(error.code())) throw;
+    findings.push_back({Severity::error, config.path, error.what(), error.code()});
+  }
+}
+
 /// Collective. Whether an output layer that config.json ties to the embedding, and that is stored too, is the same bit by bit.
 void compare_tie(const Session& session, FileCache& files, const Catalog& catalog, const ModelConfig& config,
                  std::vector<Finding>& findings) {
@@ -95,8 +106,7 @@ CheckResult check(const Session& session, const CheckOptions& options) {
   compare_stated_bytes(input.source, catalog, report.findings);
   if (const auto config = config_of(session, input.source, report.findings)) {
     const bool has_errors = std::ranges::count(report.findings, Severity::error, &Finding::severity) > 0;
-    if (std::string code = missing_remote_code(session, *config); !code.empty())
-      report.findings.push_back({Severity::note, "config.json", std::move(code)});
+    report_remote_code(session, *config, report.findings);
     if (input.source.format == "hf" || !input.source.shape_hint.empty()) {
       auto found = collectively(session.comm, "check",
                                 [&] { return compare_with_config(catalog.tensors, config->config, has_errors, input.source.shape_hint); });

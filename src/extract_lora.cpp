@@ -21,15 +21,18 @@ void cast_targets(const DTypeChoice& choice, std::vector<AdapterOutput>& adapter
       if (info(target.dtype).castable) target.dtype = choice.fixed;
 }
 
-/// Collective. The checkpoint's tensors; where their names must be translated (Megatron), also config.json and what else says how.
+/// Collective. The checkpoint's tensors; where their names must be translated (Megatron), also config.json, whose folder is one more of
+/// `sources`, and what else says how.
 Catalog read_checkpoint(const Session& session, FileCache& files, Input& input, const MergeOptions& options, ModelConfig& config,
-                        MapOptions& map) {
+                        MapOptions& map, std::vector<std::string>& sources) {
   map.names_are_published = input.source.names_are_published;
   if (map.names_are_published) {
     return read_proven_catalog(session, "catalog", files, input.source, {&input.tree, options.input.cache_dir});
   }
   const WorkLimits limits = limits_of(session, options.input);
-  config = std::move(find_config(session, input.source, options.hf_config).config);
+  ConfigFolder found = find_config(session, input.source, options.hf_config);
+  sources.push_back(found.path);
+  config = std::move(found.config);
   for (const auto& [key, value] : options.config_overrides) config.override_number(key, value);
   map = complete_map_options(session, input.source, options.map, options.custom_mapping_path, "", limits);
   return read_model_input(session, "catalog", files, input, config, map, "", options.input.cache_dir, limits);
@@ -85,7 +88,8 @@ std::string extract_lora(const Session& session, const ExtractLoraOptions& optio
   FileCache files(session.files, input.source, limits);
   ModelConfig config;
   MapOptions map;
-  Catalog catalog = read_checkpoint(session, files, input, options.merge, config, map);
+  std::vector<std::string> sources = options.merge.input.local_dirs;
+  Catalog catalog = read_checkpoint(session, files, input, options.merge, config, map, sources);
   std::vector<AdapterUse> uses = adapters_in(session, input.source, catalog, options.merge.lora_alpha);
   if (uses.empty()) {
     throw Error(ErrorCode::bad_input,
@@ -99,7 +103,7 @@ std::string extract_lora(const Session& session, const ExtractLoraOptions& optio
   std::vector<AdapterOutput> adapters =
       collectively(session.comm, "adapter", [&] { return adapters_beside(catalog.tensors, config, map, uses, ""); });
   cast_targets(options.merge.map.dtype, adapters);
-  return write_adapters(session, input, files, catalog, adapters, options.merge.input.local_dirs, options.merge);
+  return write_adapters(session, input, files, catalog, adapters, sources, options.merge);
 }
 
 }  // namespace unshard

@@ -14,6 +14,7 @@ namespace unshard {
 namespace {
 
 constexpr std::size_t most_findings = 20;
+constexpr std::uint64_t most_layers = 1 << 16;
 
 /// What stands behind "decoder.layers." (or its older names) in a language model's tensor; none in other tensors.
 std::optional<std::string_view> within_layers(std::string_view name) {
@@ -34,7 +35,7 @@ std::optional<std::string_view> within_layers(std::string_view name) {
 std::optional<std::uint64_t> leading_number(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end == text.data() + text.size() || *end != '.') return std::nullopt;
+  if (error != std::errc{} || end == text.data() + text.size() || *end != '.' || number >= most_layers) return std::nullopt;
   return number;
 }
 
@@ -80,14 +81,14 @@ class Reader {
   void take_stack(const TensorRow& row) {
     const std::uint64_t count = row.shape[0];
     if (layers_ && count != *layers_)
-      error(row.name, "holds " + std::to_string(count) + " layers, but args.num_layers is " + std::to_string(*layers_));
+      error(row.name, "holds " + std::to_string(count) + " layers, but the training arguments say " + std::to_string(*layers_));
     for (std::uint64_t layer = 0; layer < std::min(count, most_layers); ++layer) numbered_.insert(layer);
   }
 
   void take_experts(const TensorRow& row, std::uint64_t count) {
     counts_.insert(count);
     if (experts_ && count != *experts_)
-      error(row.name, "holds " + std::to_string(count) + " experts, but args.num_experts is " + std::to_string(*experts_));
+      error(row.name, "holds " + std::to_string(count) + " experts, but the training arguments say " + std::to_string(*experts_));
   }
 
   void find_gaps() {
@@ -100,10 +101,8 @@ class Reader {
     }
     if (!missing.empty()) error(subject_, "no file has layers " + as_ranges(missing) + " of " + std::to_string(end));
     if (!numbered_.empty() && *numbered_.rbegin() >= end)
-      error(subject_, "has layer " + std::to_string(*numbered_.rbegin()) + ", but args.num_layers is " + std::to_string(end));
+      error(subject_, "has layer " + std::to_string(*numbered_.rbegin()) + ", but the training arguments say " + std::to_string(end));
   }
-
-  static constexpr std::uint64_t most_layers = 1 << 16;
 
   std::optional<std::uint64_t> layers_, experts_;
   const std::string& subject_;

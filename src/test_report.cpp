@@ -51,7 +51,6 @@ std::vector<const ValueDifference*> worst_first(const std::vector<ValueDifferenc
   return sorted;
 }
 
-/// "1 tensor", "2 tensors".
 std::string line_of(const OneSided& tensor, std::string_view what, std::string_view where) {
   return std::string(what) + ": " + printable(tensor.name) + " " + to_string(tensor.shape) + " " + std::string(info(tensor.dtype).name) +
          " is only in the " + std::string(where);

@@ -189,8 +189,7 @@ std::optional<MegatronArgs> read_megatron_args(const Node& root, const std::stri
 }
 
 void add_adapter_facts(const MegatronArgs& args, Facts& facts) {
-  if (!args.lora_alpha) return;
-  facts[alpha_fact] = *args.lora_alpha;
+  if (args.lora_alpha) facts[alpha_fact] = *args.lora_alpha;
   if (args.rank_stabilised) facts[rank_stabilised_fact] = 1;
 }
 

@@ -182,6 +182,15 @@ class Input(ProgramTest):
                     self.assertFalse((self.folder / "model.unshard-partial").exists())
         self.assertEqual(shard.read_bytes(), whole)
 
+    def test_the_folder_of_config_json_is_no_target(self):
+        case = shutil.copytree(Path(OPTIONS.cases) / "lora" / "megatron_torch_dist_stacked" / "input", self.folder / "case")
+        before = {path: path.read_bytes() for path in case.rglob("*") if path.is_file()}
+        for command in ("merge", "extract-lora"):
+            with self.subTest(command=command):
+                result = run([command, "--local-dir", case / "run", "--hf-config", case / "hf", "--target-dir", case / "hf", "--overwrite"], 2)
+                self.expect_error(result, 2, str(case / "hf"))
+        self.assertEqual({path: path.read_bytes() for path in case.rglob("*") if path.is_file()}, before)
+
     def test_a_report_may_lie_in_the_model_folder(self):
         self.assertEqual(self.merge(2, "--report", self.target / "report.json").code, 0)
         json.loads((self.target / "report.json").read_text())

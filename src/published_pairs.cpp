@@ -126,6 +126,7 @@ class Splitting {
     };
     for (const Rule& rule : context_.family.megatron) {
       if (rule.only_for_like) continue;
+      refuse_by_rule(rule, name_, scope);
       if (!rule.whole_is_stored) {
         if (whole_of(rule, name_)) refuse(pair_.module, "is published as a part of another tensor, which no pair of matrices follows");
         continue;

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "adapter_output.h"
 #include "names.h"
 #include "unshard/error.h"
 #include "unshard/lora.h"
@@ -112,6 +113,17 @@ TEST(SwiftArgs, SettingsOfALoraRun) {
 TEST(SwiftArgs, ARunWithoutLoraSaysNothing) {
   EXPECT_FALSE(parse_swift_args(R"({"train_type": "full", "lora_alpha": 32})", "args.json"));
   EXPECT_FALSE(parse_swift_args(R"({"learning_rate": 1})", "args.json"));
+}
+
+TEST(MegatronAdapters, WhatTheFamilyRefusesIsRefusedOfAnAdapterToo) {
+  const std::vector<TensorRow> table{row(qkv + "adapter.linear_in.weight", {1, 2, 4}), row(qkv + "adapter.linear_out.weight", {1, 12, 2})};
+  const auto config = ModelConfig::parse(R"({"model_type": "olmoe", "num_attention_heads": 1, "hidden_size": 4})", "config.json");
+  MapOptions map;
+  map.names_are_published = false;
+  map.facts = {{"tensor_parallel", 1}};
+  AdapterUse use{"", found(table).at(0), {}, 1};
+  use.config.alpha = 4;
+  EXPECT_EQ(code_of([&] { (void)adapters_beside(table, config, map, {use}, ""); }, "nothing tells which"), ErrorCode::unsupported);
 }
 
 }  // namespace

@@ -200,7 +200,7 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   unshard::keep_standard_descriptors_apart();
   unshard::end_job_on_terminate();
-  unshard::ignore_broken_pipes();
+  unshard::fail_instead_of_dying();
   unshard::allow_many_open_files();
   unshard::load_blas_without_threads();
   return unshard::run({argv + 1, argv + argc});

@@ -49,6 +49,13 @@ Source describe_adapter(const Tree& tree) {
   return source;
 }
 
+/// Without its magnitudes a DoRA pair would be folded as another method's.
+void require_magnitudes(const std::string& folder, const Adapter& adapter) {
+  for (const LoraPair& pair : adapter.pairs)
+    if (!pair.magnitude)
+      fail(folder, "says use_dora, but has no lora_magnitude_vector for " + printable(pair.module) + "; is the adapter complete?");
+}
+
 }  // namespace
 
 AdapterUse read_adapter(const Session& session, const AdapterFolder& folder, const WorkLimits& limits, Tree& tree, Source& source,
@@ -70,6 +77,7 @@ AdapterUse read_adapter(const Session& session, const AdapterFolder& folder, con
     const auto end = static_cast<TensorId>(catalog.tensors.size());
     std::vector<Adapter> adapters = find_adapters(catalog.tensors, first, end, true);
     if (adapters.empty()) fail(folder.path, "its adapter file holds no tensors");
+    if (use.config.weights_decomposed) require_magnitudes(folder.path, adapters.front());
     return std::move(adapters.front());
   });
   return use;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "input.h"
+#include "names.h"
 #include "unshard/agree.h"
 
 namespace unshard {
@@ -92,6 +93,27 @@ std::vector<AdapterUse> adapters_in(const Session& session, const Source& source
     uses.push_back({label, std::move(adapter), config, 1});
   }
   return uses;
+}
+
+void leave_out_dropped(const std::vector<TensorRow>& table, const std::vector<std::string>& globs, std::vector<AdapterUse>& uses) {
+  const auto is_dropped = [&](TensorId id) {
+    const std::string& name = table[id].name;
+    return any_glob_matches(globs, name) || any_glob_matches(globs, without_wrappers(name));
+  };
+  const auto is_pair_dropped = [&](const LoraPair& pair) {
+    if (is_dropped(pair.a) == is_dropped(pair.b)) return is_dropped(pair.a);
+    throw Error(ErrorCode::usage, "--drop: leaves out one matrix of the LoRA pair of " + printable(pair.module) +
+                                      " and not the other; leave out both, or none");
+  };
+  const auto is_replacement_dropped = [&](const Replacement& one) { return is_dropped(one.tensor); };
+  for (AdapterUse& use : uses) {
+    std::erase_if(use.adapter.pairs, is_pair_dropped);
+    std::erase_if(use.adapter.replacements, is_replacement_dropped);
+    std::erase_if(use.adapter.token_rows, is_replacement_dropped);
+  }
+  std::erase_if(uses, [](const AdapterUse& use) {
+    return use.adapter.pairs.empty() && use.adapter.replacements.empty() && use.adapter.token_rows.empty();
+  });
 }
 
 std::string describe(const AdapterUse& use) {

@@ -47,6 +47,7 @@ std::vector<AdapterOutput> settle_adapters(const Session& session, Input& input,
     map.lora.adapters.push_back(read_adapter(session, folder, limits_of(session, options.input), input.tree, input.source, catalog));
   if (!options.adapters.empty() || map.lora.what == LoraChoice::What::drop) return {};
   map.lora.adapters = adapters_in(session, input.source, catalog, options.lora_alpha);
+  collectively(session.comm, "adapter", [&] { leave_out_dropped(catalog.tensors, map.drop, map.lora.adapters); });
   for (const AdapterUse& use : map.lora.adapters) session.log.line(describe(use));
   return collectively(session.comm, "adapter", [&] {
     if (map.lora.what == LoraChoice::What::extract) return adapters_beside(catalog.tensors, config, map, map.lora.adapters, "lora_adapter");
@@ -204,7 +205,8 @@ std::vector<Asset> find_assets(const Session& session, const ConfigFolder& confi
     WireWriter out;
     if (session.comm.rank() != config.reader) return out.take();
     std::vector<std::string> folders;
-    for (const AdapterFolder& adapter : adapters) folders.push_back(adapter.path);
+    for (const AdapterFolder& adapter : adapters)
+      if (session.files.status(adapter.path)) folders.push_back(adapter.path);  // read_adapter names one that is nowhere
     for (const Asset& asset : with_tokenizer_of(session.files, list_assets(session.files, config.path), folders)) {
       out.text(asset.name);
       out.text(asset.path);

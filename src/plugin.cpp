@@ -16,7 +16,7 @@ std::vector<std::string> candidates(const std::string& name) {
   std::error_code failed;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
   if (!failed) {
-    for (const char* folder : {".", "../lib", ".."}) paths.push_back((program.parent_path() / folder / name).lexically_normal());
+    for (const char* folder : {".", "../lib"}) paths.push_back((program.parent_path() / folder / name).lexically_normal());
   }
 #ifdef UNSHARD_LIBRARY_DIR
   paths.push_back(std::string(UNSHARD_LIBRARY_DIR "/") + name);

@@ -59,8 +59,9 @@ void watch_signals(OnSignal reaction, bool speaks) {
   for (const int number : watched) set_handler(number, note_signal);
 }
 
-void ignore_broken_pipes() {
+void fail_instead_of_dying() {
   set_handler(SIGPIPE, SIG_IGN);
+  set_handler(SIGXFSZ, SIG_IGN);
 }
 
 void ignore_signals() {

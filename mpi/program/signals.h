@@ -13,8 +13,9 @@ enum class OnSignal : std::uint8_t {
 /// Local. Once per process, before the work begins. `speaks`: this rank prints the line when it ends at once.
 void watch_signals(OnSignal reaction, bool speaks);
 
-/// Local. A reader of stdout that goes away (`| head`) is no failure: from now on such a write fails with EPIPE.
-void ignore_broken_pipes();
+/// Local. From now on a write to a reader that has gone away (`| head`) fails with EPIPE, and one beyond the limit for the size of a file
+/// (`ulimit -f`) with EFBIG, instead of ending the process.
+void fail_instead_of_dying();
 
 /// Local. From now on signals are ignored: the work is done.
 void ignore_signals();

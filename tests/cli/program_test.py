@@ -429,7 +429,46 @@ class Faults(FaultyTest):
         self.assertEqual(started.code, 0, started.err)
 
 
+class Adapters(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.lora = Path(OPTIONS.cases) / "lora"
+
+    def weights(self, *options):
+        result = run(["merge", "--local-dir", self.lora / "fsdp2_fold" / "input", "--target-dir", self.target, "--overwrite", *options], 2)
+        self.assertEqual(result.code, 0, result.err)
+        return (self.target / "model.safetensors").read_bytes()
+
+    def test_what_is_dropped_is_neither_folded_nor_extracted(self):
+        base = self.weights("--lora", "drop")
+        self.assertNotEqual(self.weights("--lora", "fold"), base)
+        self.assertEqual(self.weights("--lora", "fold", "--drop", "*lora_*"), base)
+        self.assertEqual(self.weights("--drop", "*lora_*"), base)
+        self.assertFalse((self.target / "lora_adapter").exists())
+
+    def test_half_a_pair_is_not_dropped(self):
+        result = run(["merge", "--local-dir", self.lora / "fsdp2_fold" / "input", "--target-dir", self.target, "--lora", "fold", "--drop", "*layers.0*lora_A*"], 2)
+        self.expect_failed_merge(result, 2, "--drop", "layers.0")
+
+    def test_an_adapter_folder_that_is_nowhere(self):
+        result = run(["merge-lora", "--base-model", self.lora / "plain_fp32" / "input" / "base", "--lora-adapter", self.folder / "none", "--target-dir", self.target], 2)
+        self.expect_failed_merge(result, 3, str(self.folder / "none"))
+
+    def test_a_dora_adapter_without_magnitudes_is_not_folded_as_lora(self):
+        case = shutil.copytree(self.lora / "plain_fp32" / "input", self.folder / "case")
+        config = case / "adapter" / "adapter_config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "use_dora": True}))
+        result = run(["merge-lora", "--base-model", case / "base", "--lora-adapter", case / "adapter", "--target-dir", self.target], 2)
+        self.expect_failed_merge(result, 3, "use_dora", "lora_magnitude_vector")
+
+
 class Limits(ProgramTest):
+    def test_a_limit_for_the_size_of_files_is_an_error_with_its_line(self):
+        result = self.run_limited("ulimit -f 4", ["merge", "--local-dir", self.input, "--target-dir", self.target], 0)  # MPI's own files are larger
+        self.assertEqual(result.returncode, 5, result.stderr)
+        self.assertIn("File too large", result.stderr)
+        self.assertFalse(self.target.exists())
+
     def run_limited(self, limit, arguments, ranks):
         launcher = shlex.split(OPTIONS.mpirun) + ["-np", str(ranks)] if ranks else []
         command = shlex.join(launcher + ["sh", "-c", f'{limit}; exec "$@"', "sh", OPTIONS.unshard, *map(str, arguments)])

@@ -115,6 +115,7 @@ MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& 
     if (options.is_value_model) context.family.sizes.insert_or_assign("is_value_model", Expression::parse("1", "facts"));
     require_megatron_rules(context);
     require_known_norms(context);
+    check_megatron_args(context);
     if (!context.renames.empty()) add_half_translated(context.family);
   }
   if (options.like) {

@@ -70,6 +70,10 @@ struct MapContext {
 };
 [[nodiscard]] MapContext make_context(const std::vector<TensorRow>& table, const ModelConfig& config, const MapOptions& options);
 
+/// Megatron's training arguments against config.json: numbers of heads fit shapes in more than one way. Throws Error(bad_input) with both
+/// sides' numbers, Error(unsupported) for rotary embeddings that the published model does not have.
+void check_megatron_args(const MapContext& context);
+
 /// Finds what each adapter of options.lora changes. Throws Error(bad_input) with the names of modules that are not there.
 [[nodiscard]] AdapterPlan plan_adapters(const MapContext& context);
 

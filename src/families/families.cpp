@@ -97,10 +97,11 @@ class Loader {
 
   Family read(const Json& json, std::string_view name) {
     const std::string where = label(name);
-    require_keys(json, {"about",           "model_types", "like",       "without",    "text",           "sizes",      "ranges",
-                        "tensors",         "rules",       "keep_dtype", "transposed", "leave_out",      "known",      "ties",
-                        "tied_by_default", "base_prefix", "sorted",     "megatron",   "megatron_names", "placements", "zero_centred_norms",
-                        "no_megatron"},
+    require_keys(json, {"about",           "model_types",        "like",       "without",  "text",
+                        "sizes",           "interleaved_rotary", "ranges",     "tensors",  "rules",
+                        "keep_dtype",      "transposed",         "leave_out",  "known",    "ties",
+                        "tied_by_default", "base_prefix",        "sorted",     "megatron", "megatron_names",
+                        "placements",      "zero_centred_norms", "no_megatron"},
                  where);
     if (++depth_ > most_ancestors) refuse(where, "is like itself");
     Family family;
@@ -156,6 +157,7 @@ class Loader {
       family.megatron.clear();
     }
     if (json.contains("zero_centred_norms")) family.zero_centred_norms = flag_at(json, "zero_centred_norms", where);
+    if (json.contains("interleaved_rotary")) family.interleaved_rotary = flag_at(json, "interleaved_rotary", where);
     if (json.contains("megatron")) prepend(family.megatron, parse_rules(json.at("megatron"), where + ": megatron"));
     if (json.contains("placements")) prepend(family.placements, pairs_of(json.at("placements"), where));
     if (!json.contains("megatron_names")) return;
@@ -207,6 +209,7 @@ class Loader {
     prepend(family.megatron_names, std::move(text.megatron_names));
     prepend(family.placements, std::move(text.placements));
     family.zero_centred_norms = text.zero_centred_norms;
+    family.interleaved_rotary = text.interleaved_rotary;
     family.sizes.insert(text.sizes.begin(), text.sizes.end());
     family.ranges.insert(text.ranges.begin(), text.ranges.end());
     prepend(family.keep_dtype, std::move(text.keep_dtype));

@@ -56,6 +56,7 @@ struct Family {
   std::string base_prefix;          ///< in front of every tensor but the head's; absent when the base model was saved alone
   std::string no_megatron;          ///< why there are no rules for Megatron's names, where that is known
   bool zero_centred_norms = false;  ///< published as w where the model computes with 1 + w
+  bool interleaved_rotary = false;  ///< the published model rotates neighbours instead of halves
   bool sorted = false;              ///< transformers sorts the tensors of a model that it converts before it saves them
 };
 

@@ -46,9 +46,11 @@ class Reader {
         value->kind == Kind::real && value->real >= 0 && value->real <= most_ranks && value->real == std::floor(value->real);
     return is_whole ? std::optional(static_cast<std::uint64_t>(value->real)) : std::nullopt;
   }
-  bool flag(const char* name) const {
+  bool flag(const char* name) const { return known_flag(name).value_or(false); }
+  /// None when absent or no boolean.
+  std::optional<bool> known_flag(const char* name) const {
     const Node* value = state_.find(name);
-    return value != nullptr && value->kind == Kind::boolean && value->integer != 0;
+    return value != nullptr && value->kind == Kind::boolean ? std::optional(value->integer != 0) : std::nullopt;
   }
   /// Whether something else than nothing stands there.
   bool is_set(const char* name) const {
@@ -127,6 +129,22 @@ void read_hybrid_pattern(const Reader& in, MegatronArgs& args) {
   args.layers = layers;
 }
 
+/// Without grouped queries num_query_groups says nothing: as many groups as heads. Where the flag is not known, the shapes tell.
+std::optional<std::uint64_t> groups_of(const Reader& in, const std::optional<std::uint64_t>& heads) {
+  const auto is_grouped = in.known_flag("group_query_attention");
+  if (!is_grouped) return std::nullopt;
+  return *is_grouped ? in.number("num_query_groups") : heads;
+}
+
+void read_attention(const Reader& in, MegatronArgs& args) {
+  args.hidden_size = in.number("hidden_size");
+  args.heads = in.number("num_attention_heads");
+  args.rotary_interleaved = in.flag("rotary_interleaved");
+  if (in.flag("multi_latent_attention")) return;
+  args.groups = groups_of(in, args.heads);
+  args.head_dim = in.number("kv_channels");
+}
+
 void write(WireWriter& out, const std::optional<std::uint64_t>& value) {
   out.number(value ? *value + 1 : 0);
 }
@@ -139,9 +157,10 @@ std::optional<std::uint64_t> read_optional(WireReader& in) {
 void write(WireWriter& out, const MegatronArgs& args) {
   for (const std::uint64_t size : {args.tensor, args.pipeline, args.expert}) out.number(size);
   for (const auto& value : {args.expert_tensor, args.layers, args.experts, args.padded_vocabulary, args.first_stage_layers,
-                            args.last_stage_layers, args.lora_alpha})
+                            args.last_stage_layers, args.lora_alpha, args.hidden_size, args.heads, args.groups, args.head_dim})
     write(out, value);
-  for (const bool flag : {args.embedding_counts, args.loss_counts, args.zero_centred_norms, args.rank_stabilised}) out.number(flag ? 1 : 0);
+  for (const bool flag : {args.embedding_counts, args.loss_counts, args.zero_centred_norms, args.rank_stabilised, args.rotary_interleaved})
+    out.number(flag ? 1 : 0);
   out.text(args.layout);
   out.text(args.unsupported);
 }
@@ -150,9 +169,9 @@ MegatronArgs read_args(WireReader& in) {
   MegatronArgs args;
   for (std::uint64_t* size : {&args.tensor, &args.pipeline, &args.expert}) *size = in.number();
   for (auto* value : {&args.expert_tensor, &args.layers, &args.experts, &args.padded_vocabulary, &args.first_stage_layers,
-                      &args.last_stage_layers, &args.lora_alpha})
+                      &args.last_stage_layers, &args.lora_alpha, &args.hidden_size, &args.heads, &args.groups, &args.head_dim})
     *value = read_optional(in);
-  for (bool* flag : {&args.embedding_counts, &args.loss_counts, &args.zero_centred_norms, &args.rank_stabilised})
+  for (bool* flag : {&args.embedding_counts, &args.loss_counts, &args.zero_centred_norms, &args.rank_stabilised, &args.rotary_interleaved})
     *flag = in.number_up_to(1) == 1;
   args.layout = in.text();
   args.unsupported = in.text();
@@ -183,12 +202,24 @@ std::optional<MegatronArgs> read_megatron_args(const Node& root, const std::stri
   args.zero_centred_norms = in.flag("apply_layernorm_1p") || in.flag("layernorm_zero_centered_gamma");
   args.lora_alpha = in.whole("lora_alpha");
   args.rank_stabilised = in.flag("use_rslora");
+  read_attention(in, args);
   args.unsupported = unsupported_argument(in);
   read_hybrid_pattern(in, args);
   return args;
 }
 
-void add_adapter_facts(const MegatronArgs& args, Facts& facts) {
+void add_model_facts(const MegatronArgs& args, Facts& facts) {
+  const auto add = [&](const char* name, const std::optional<std::uint64_t>& value) {
+    if (value.value_or(0) > 0) facts[name] = *value;
+  };
+  if (args.layers) facts["args_layers"] = *args.layers;
+  add("args_experts", args.experts);
+  add("args_hidden_size", args.hidden_size);
+  add("args_heads", args.heads);
+  add("args_groups", args.groups);
+  add("args_head_dim", args.head_dim);
+  facts["zero_centred_norms"] = args.zero_centred_norms ? 1 : 0;
+  if (args.rotary_interleaved) facts["rotary_interleaved"] = 1;
   if (args.lora_alpha) facts[alpha_fact] = *args.lora_alpha;
   if (args.rank_stabilised) facts[rank_stabilised_fact] = 1;
 }

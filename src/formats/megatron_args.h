@@ -25,12 +25,15 @@ struct MegatronArgs {
   bool zero_centred_norms = false;                     ///< stores a norm's weight minus 1
   std::optional<std::uint64_t> lora_alpha;             ///< of the adapters that the run trains (ms-swift); a whole number
   bool rank_stabilised = false;                        ///< their scale is alpha / sqrt(rank)
+  std::optional<std::uint64_t> hidden_size, heads;     ///< of the model, as config.json must have them; heads: of queries
+  std::optional<std::uint64_t> groups, head_dim;       ///< heads of keys and values; none for latent attention, which has others
+  bool rotary_interleaved = false;                     ///< rotates neighbours instead of halves
   std::string unsupported;                             ///< an argument that changes the layout in a way that is not known; "": none
   friend bool operator==(const MegatronArgs&, const MegatronArgs&) = default;
 };
 
-/// Adds what the arguments say of adapters, by the names of lora.h.
-void add_adapter_facts(const MegatronArgs& args, Facts& facts);
+/// Adds what the arguments say of the model ("args_layers", "args_heads" …, "zero_centred_norms"), and of adapters by the names of lora.h.
+void add_model_facts(const MegatronArgs& args, Facts& facts);
 
 /// One file.
 struct MegatronFile {

@@ -96,10 +96,7 @@ class GridMaker {
     grid_.expert_tensor = args_->expert_tensor.value_or(args_->tensor);
     if (grid_.expert == 1 && !args_->experts) grid_.expert_tensor = grid_.tensor;
     grid_.padded_vocabulary = args_->padded_vocabulary;
-    grid_.zero_centred_norms = args_->zero_centred_norms;
-    add_adapter_facts(*args_, grid_.of_adapters);
-    grid_.args_layers = args_->layers;
-    if (args_->experts.value_or(0) > 0) grid_.args_experts = args_->experts;
+    add_model_facts(*args_, grid_.of_args);
     const std::string sizes = "tensor-parallel " + std::to_string(grid_.tensor) + ", pipeline-parallel " + std::to_string(grid_.pipeline) +
                               ", expert-parallel " + std::to_string(grid_.expert);
     const std::size_t parts = 1 + (grid_.pipeline > 1 ? 1 : 0) + (grid_.expert > 1 ? 1 : 0);
@@ -284,10 +281,7 @@ Facts MegatronGrid::facts() const {
     facts["expert_tensor_parallel"] = expert_tensor;
     facts["expert_glu_pieces"] = expert_tensor;
   }
-  facts.insert(of_adapters.begin(), of_adapters.end());
-  if (args_layers) facts["args_layers"] = *args_layers;
-  if (args_experts) facts["args_experts"] = *args_experts;
-  if (zero_centred_norms) facts["zero_centred_norms"] = *zero_centred_norms ? 1 : 0;
+  facts.insert(of_args.begin(), of_args.end());
   return facts;
 }
 

@@ -21,9 +21,7 @@ struct MegatronGrid {
   std::uint64_t tensor = 1, pipeline = 1, expert = 1, expert_tensor = 1, chunks = 1;
   std::uint64_t experts = 0;  ///< of a layer, over all ranks; 0: none
   std::optional<std::uint64_t> padded_vocabulary;
-  std::optional<bool> zero_centred_norms;  ///< where the args say
-  Facts of_adapters;                       ///< what the args say of them
-  std::optional<std::uint64_t> args_layers, args_experts;
+  Facts of_args;                                ///< what they say of the model; empty without args
   std::vector<MegatronPlace> places;            ///< by file
   std::vector<std::vector<LayerRange>> layers;  ///< by [chunk][pipeline rank]
   std::vector<Finding> findings;                ///< missing folders, layers that do not fit

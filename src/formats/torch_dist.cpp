@@ -105,14 +105,11 @@ class TorchDistFormat final : public CheckpointFormat {
                   label + ": args." + args->unsupported + " is set, and this version does not know how that lays out the tensors");
     }
     Facts facts{{"tensor_parallel", args->tensor}, {"pipeline_parallel", args->pipeline}};
-    if (args->layers) facts["args_layers"] = *args->layers;
     if (args->experts.value_or(0) > 0) {
-      facts["args_experts"] = *args->experts;
       facts["expert_parallel"] = args->expert;
       facts["expert_tensor_parallel"] = args->expert_tensor.value_or(args->tensor);
     }
-    facts["zero_centred_norms"] = args->zero_centred_norms ? 1 : 0;
-    add_adapter_facts(*args, facts);
+    add_model_facts(*args, facts);
     return facts;
   }
 };

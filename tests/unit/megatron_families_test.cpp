@@ -370,6 +370,57 @@ TEST(MegatronFamilyNames, WhatNobodyKnowsIsRefusedWithTheReason) {
             0U);
 }
 
+class MegatronArguments : public testing::Test {
+ protected:
+  /// What is refused of a norm, which fits whatever the heads are; "exit code: text".
+  [[nodiscard]] static std::string refused(const std::string& config, const Facts& facts, const Facts& overrides = {}) {
+    MapOptions options;
+    options.names_are_published = false;
+    options.facts = facts;
+    options.allow_missing = {"*"};
+    ModelConfig model = ModelConfig::parse(config, "config.json");
+    for (const auto& [key, value] : overrides) model.override_number(key, value);
+    try {
+      static_cast<void>(map_tensors({{"decoder.final_layernorm.weight", DType::f32, {16}, 0}}, model, options, TieAnswer::not_asked));
+    } catch (const Error& error) {
+      return std::to_string(static_cast<int>(error.code())) + ": " + error.what();
+    }
+    return "";
+  }
+  static std::string code(ErrorCode code) { return std::to_string(static_cast<int>(code)) + ": "; }
+  const std::string llama_ =
+      R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8})";
+  const Facts args_{{"args_layers", 2}, {"args_hidden_size", 16}, {"args_heads", 4}, {"args_groups", 2}, {"args_head_dim", 4}};
+};
+
+TEST_F(MegatronArguments, HeadsThatFitTheShapesAnotherWayAreRefused) {
+  EXPECT_EQ(refused(llama_, args_), "");
+  EXPECT_EQ(refused(llama_, {}), "");
+  EXPECT_EQ(refused(llama_, args_, {{"num_attention_heads", 2}, {"num_key_value_heads", 1}, {"head_dim", 8}})
+                .find(code(ErrorCode::bad_input) +
+                      "config.json: says num_attention_heads 2, num_key_value_heads 1, head_dim 8 (options included), but args in the "
+                      "checkpoint say num_attention_heads 4, num_query_groups 2, kv_channels 4; "),
+            0U);
+  EXPECT_NE(refused(llama_, args_, {{"num_hidden_layers", 1}}).find("num_layers 2;"), std::string::npos);
+}
+
+TEST_F(MegatronArguments, FamiliesHaveTheirOwnNamesForTheNumbers) {
+  const std::string falcon =
+      R"({"model_type": "falcon", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "multi_query": true, "vocab_size": 8})";
+  EXPECT_NE(refused(falcon, {{"args_groups", 4}}).find("num_query_groups 4;"), std::string::npos);
+  EXPECT_EQ(refused(falcon, {{"args_groups", 1}, {"args_heads", 4}, {"args_head_dim", 4}}), "");
+  const std::string mixtral =
+      R"({"model_type": "mixtral", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_local_experts": 4, "vocab_size": 8})";
+  EXPECT_NE(refused(mixtral, {{"args_experts", 8}}).find("num_experts 8;"), std::string::npos);
+}
+
+TEST_F(MegatronArguments, RotatedNeighboursAreOnlyForFamiliesThatRotateThem) {
+  EXPECT_EQ(refused(llama_, {{"rotary_interleaved", 1}}).find(code(ErrorCode::unsupported) + "args.rotary_interleaved is set"), 0U);
+  const std::string glm4 =
+      R"({"model_type": "glm4", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8})";
+  EXPECT_EQ(refused(glm4, {{"rotary_interleaved", 1}}), "");
+}
+
 class HalfTranslated : public testing::Test {
  protected:
   HalfTranslated() {

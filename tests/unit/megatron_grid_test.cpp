@@ -56,6 +56,29 @@ TEST(MegatronGrid, ASecondNumberIsWhatTheArgsSay) {
   EXPECT_EQ(by_expert.grid().places[1].pipeline, 0U);
 }
 
+TEST(MegatronGrid, WhatTheArgsSayOfTheModelIsTold) {
+  Checkpoint told;
+  told.args.layers = 2;
+  told.args.hidden_size = 16;
+  told.args.heads = 4;
+  told.args.groups = 1;
+  told.args.head_dim = 8;
+  told.args.rotary_interleaved = true;
+  told.folder("mp_rank_00");
+  const Facts facts = told.grid().facts();
+  EXPECT_EQ(facts.at("args_layers"), 2U);
+  EXPECT_EQ(facts.at("args_hidden_size"), 16U);
+  EXPECT_EQ(facts.at("args_heads"), 4U);
+  EXPECT_EQ(facts.at("args_groups"), 1U);
+  EXPECT_EQ(facts.at("args_head_dim"), 8U);
+  EXPECT_TRUE(facts.contains("rotary_interleaved"));
+  Checkpoint silent;
+  silent.args.layers = 2;
+  silent.folder("mp_rank_00");
+  for (const char* name : {"args_heads", "args_groups", "args_head_dim", "rotary_interleaved"})
+    EXPECT_FALSE(silent.grid().facts().contains(name)) << name;
+}
+
 TEST(MegatronGrid, WithoutArgsTheEmbeddingTells) {
   Checkpoint pipeline;
   pipeline.with_args = false;

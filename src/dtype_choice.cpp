@@ -20,6 +20,14 @@ std::optional<DType> main_dtype(const Published& published) {
   return most->first;
 }
 
+/// The dtype that the --like folder has for a floating tensor.
+DType as_in_like(const MapContext& context, const std::string& name, DType stored, DType like) {
+  if (like == stored || info(like).castable) return like;
+  throw Error(ErrorCode::unsupported, printable(name) + ": is " + std::string(info(like).name) + " in the --like folder " +
+                                          printable(context.options.like->path, 4096) + " and " + std::string(info(stored).name) +
+                                          " in the checkpoint, which this version does not convert; give --dtype, or another folder");
+}
+
 }  // namespace
 
 DType dtype_for(const MapContext& context, const std::string& name, DType stored) {
@@ -27,7 +35,7 @@ DType dtype_for(const MapContext& context, const std::string& name, DType stored
   if (!info(stored).castable) return stored;
   if (choice.kind == DTypeChoice::Kind::by_config && context.options.like) {
     const auto like = context.like.find(name);
-    if (like != context.like.end()) return info(like->second->dtype).castable ? like->second->dtype : stored;
+    if (like != context.like.end()) return as_in_like(context, name, stored, like->second->dtype);
   }
   if (any_glob_matches(context.family.keep_dtype, name)) return stored;
   if (choice.kind == DTypeChoice::Kind::keep) return stored;

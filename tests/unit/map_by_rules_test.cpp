@@ -160,6 +160,12 @@ TEST(Like, FusedStayFusedAndFusedBecomeOneByOne) {
   EXPECT_THAT(gathered(target_of(mapping, "model.layers.0.mlp.experts.1.up_proj.weight"), {counted({2, 2, 2}), {}}), ElementsAre(6, 7));
 }
 
+TEST(Like, ATypeThatNothingIsConvertedToIsRefused) {
+  const std::string said = error_of(single_rows(DType::bf16), moe_config, like(single_rows(DType::f8_e4m3)), ErrorCode::unsupported);
+  EXPECT_THAT(said, HasSubstr("--like folder base"));
+  EXPECT_THAT(said, HasSubstr("bfloat16"));
+}
+
 TEST(Like, AStackThatStaysFusedHasTheStoredElements) {
   const Mapping mapping = map(fused_rows, moe_config, like(fused_rows));
   EXPECT_THAT(gathered(target_of(mapping, "model.layers.0.mlp.experts.gate_up_proj"), {counted({2, 2, 2}), {}}),

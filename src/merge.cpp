@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "adapter_input.h"
 #include "adapter_output.h"
@@ -15,6 +16,7 @@
 #include "kept_split.h"
 #include "merge_steps.h"
 #include "model_input.h"
+#include "plan_parts.h"
 #include "remote_code.h"
 #include "report.h"
 #include "resume.h"
@@ -121,7 +123,8 @@ Plan agree_on_plan(const Session& session, const Targets& targets, const Layout&
     plan_options.one_node_per_file = is_on_nfs(session, target);
   }
   plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.input.threads);
-  plan_options.stage = options.stage;
+  // Stage 2 completes the model: it writes what stage 1 has not, by the journals (`done`). Only the dry run has to believe in stage 1.
+  plan_options.stage = options.stage == 2 && !options.dry_run ? 0 : options.stage;
   plan_options.stage_layers = options.stage_layers;
   plan_options.done = done;
   Plan plan = collectively(session.comm, "plan", [&] { return make_plan(targets, layout, plan_options); });
@@ -183,11 +186,22 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
 
 namespace {
 
-/// Says how much need not be written again.
-void say_what_is_done(const Session& session, const Resumed& resumed) {
+/// Says how much need not be written again, and what of stage 1 must be.
+void say_what_is_done(const Session& session, const Resumed& resumed, const Targets& targets, const Layout& layout,
+                      const MergeOptions& options) {
   std::uint64_t bytes = 0;
   for (const Window& range : resumed.done) bytes += range.end - range.begin;
   if (bytes > 0) session.log.line("Going on from an earlier run: " + std::to_string(bytes) + " bytes are written already");
+  if (options.stage != 2) return;
+  PlanOptions stage_1;
+  stage_1.stage = 1;
+  stage_1.stage_layers = options.stage_layers;
+  stage_1.done = resumed.done;
+  std::map<std::uint32_t, std::uint64_t> lost;  // bytes by file
+  for (const Segment& segment : segments_of(targets, layout, stage_1)) lost[segment.file] += segment.end - segment.begin;
+  for (const auto& [file, lost_bytes] : lost)
+    session.log.warning(printable(partial_name(layout.files[file]), 4096) + ": " + std::to_string(lost_bytes) +
+                        " bytes are not what stage 1 wrote there, or it left no record of them; they are written again");
 }
 
 /// The names of all files of the model folder.
@@ -320,11 +334,12 @@ std::string merge(const Session& session, const MergeOptions& options) {
     return report_merge(session, {options, input.source, catalog, mapping, plan, {}, target, times});
   }
   const Resumed resumed = resume_from_journals(session.comm, session.files, target, plan, partial.found, key, limits);
-  say_what_is_done(session, resumed);
-  const Plan left = agree_on_plan(session, mapping.targets, plan.layout, target, options, resumed.done);
+  say_what_is_done(session, resumed, mapping.targets, plan.layout, options);
+  Plan left = agree_on_plan(session, mapping.targets, plan.layout, target, options, resumed.done);
   const auto journal = begin_journal(session.comm, session.files, target, key, resumed.run);
   MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, left, target, options, journal.get(), times);
   moved.extents.insert(moved.extents.end(), resumed.extents.begin(), resumed.extents.end());
+  output.plan.runs = std::move(left.runs);  // who wrote, syncs
   times.enter("publish");
   watch.require_unchanged();
   session.log.line("Successfully merged " + std::to_string(output.parameters) + " parameters");

@@ -20,9 +20,13 @@ constexpr std::uint64_t command_limit_bytes = std::uint64_t{1} << 16;
   throw Error(ErrorCode::usage, printable(path, 4096) + ": " + what);
 }
 
+void require_command(const std::string& folder, const std::optional<std::string>& found) {
+  if (!found) refuse(folder, "was not made by this program (it holds no " + std::string(command_file_name) + "); remove it");
+}
+
 void check_command(const std::string& folder, const std::optional<std::string>& found, const std::string& fingerprint,
                    const std::string& advice) {
-  if (!found) refuse(folder, "was not made by this program (it holds no " + std::string(command_file_name) + "); remove it");
+  require_command(folder, found);
   if (*found != fingerprint) refuse(folder, "belongs to another command (" + printable(*found, 1000) + "); " + advice);
 }
 
@@ -69,13 +73,23 @@ void take_back_published(FileSystem& files, const TargetFolder& target, const Pl
   }
 }
 
-/// Removes everything in the partial folder but `kept` and journals.
-void remove_others(FileSystem& files, const TargetFolder& target, const std::set<std::string>& kept, bool keep_journals) {
-  for (const FolderEntry& entry : files.list(target.partial)) {
-    const bool is_journal = entry.status.kind == FileKind::file && parse_journal_name(entry.name);
-    if (kept.contains(entry.name) || (keep_journals && is_journal)) continue;
-    const std::string path = join_path(target.partial, entry.name);
-    if (entry.status.kind == FileKind::folder)
+/// Whether files of `kept` lie in the folder of this name.
+bool leads_to_kept(const std::set<std::string>& kept, const std::string& folder) {
+  const auto first = kept.lower_bound(folder + "/");
+  return first != kept.end() && first->starts_with(folder + "/");
+}
+
+/// Removes everything in the partial folder but `kept` (names in it, those of adapters with their folder) and journals.
+void remove_others(FileSystem& files, const TargetFolder& target, const std::set<std::string>& kept, bool keep_journals,
+                   const std::string& below = "") {
+  for (const FolderEntry& entry : files.list(below.empty() ? target.partial : join_path(target.partial, below))) {
+    const std::string name = below.empty() ? entry.name : join_path(below, entry.name);
+    const bool is_journal = below.empty() && entry.status.kind == FileKind::file && parse_journal_name(entry.name);
+    if (kept.contains(name) || (keep_journals && is_journal)) continue;
+    const std::string path = join_path(target.partial, name);
+    if (entry.status.kind == FileKind::folder && leads_to_kept(kept, name))
+      remove_others(files, target, kept, keep_journals, name);
+    else if (entry.status.kind == FileKind::folder)
       files.remove_folder(path);
     else
       files.remove_file(path);
@@ -92,8 +106,10 @@ void empty_partial(FileSystem& files, const TargetFolder& target, const std::str
 std::vector<std::uint8_t> examine_partial(FileSystem& files, const TargetFolder& target, const Plan& plan, const PartialOptions& options) {
   std::vector<std::uint8_t> found(plan.layout.files.size(), 0);
   const auto command = command_of(files, target.partial);
-  if (!command && !is_as_good_as_empty(files, target.partial)) check_command(target.partial, command, "", "");
+  if (!is_as_good_as_empty(files, target.partial)) require_command(target.partial, command);
   const bool is_same = command && *command == options.fingerprint;
+  if (!options.restart || options.stage_2)
+    for (const OutputFile& file : plan.layout.files) check_no_link_to(files, target.partial, file.name);
   if (options.stage_2) {
     check_command(target.partial, command, options.fingerprint, "give the options of stage 1, or run --stage 1 again");
     if (!files.status(join_path(target.partial, stage_1_file_name)))
@@ -166,6 +182,13 @@ bool is_complete(FileSystem& files, const TargetFolder& target, const Plan& plan
                      [&](const OutputFile& file) { return is_whole(files, join_path(target.path, file.name), file); });
 }
 
+/// Nothing is written into a folder of somebody else, not even a lock. A folder with a lock is judged once that is held: the run that holds
+/// it may be making or publishing the rest.
+void check_is_ours(FileSystem& files, const std::string& folder) {
+  if (files.status(join_path(folder, lock_file_name)) || is_as_good_as_empty(files, folder)) return;
+  require_command(folder, command_of(files, folder));
+}
+
 /// Of the leader: takes the folder for this command.
 void take_partial(FileSystem& files, const TargetFolder& target, const Plan& plan, const PartialOptions& options, const std::string& host,
                   OpenedPartial& opened) {
@@ -181,6 +204,9 @@ void take_partial(FileSystem& files, const TargetFolder& target, const Plan& pla
   const auto status = files.status(target.partial);
   if (status && status->kind != FileKind::folder) refuse(target.partial, "is a file, but the files of this run must grow there; remove it");
   if (!status && options.stage_2) refuse(target.partial, "is not there; run --stage 1 first, with the same options");
+  if (files.canonical(target.partial) != target.partial)
+    refuse(target.partial, "is a link, but the files of this run must grow beside the target; remove it");
+  if (status) check_is_ours(files, target.partial);
   const bool is_new = !status;
   if (is_new) check_space(files, target, plan, std::vector<std::uint8_t>(plan.layout.files.size(), 0));
   files.make_folder(target.partial);

@@ -183,8 +183,9 @@ class PosixFileSystem final : public FileSystem {
   }
 
   std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override {
-    const int descriptor = open_descriptor(path, create ? O_RDWR | O_CREAT | O_TRUNC : O_RDWR, "opening for writing failed");
-    return std::make_unique<PosixFile>(path, descriptor, true, counters_);
+    // In a folder that others may write into (/tmp, scratch) a link may lead to a file of this user.
+    const int flags = O_RDWR | O_NOFOLLOW | (create ? O_CREAT | O_TRUNC : 0);
+    return std::make_unique<PosixFile>(path, open_descriptor(path, flags, "opening for writing failed"), true, counters_);
   }
 
   std::optional<FileStatus> status(const std::string& path) override {
@@ -240,7 +241,7 @@ class PosixFileSystem final : public FileSystem {
   LockAttempt try_lock(const std::string& path) override {
     constexpr int most_tries = 10;
     for (int tries = 0;; ++tries) {
-      const int descriptor = open_descriptor(path, O_RDWR | O_CREAT, "opening for locking failed");
+      const int descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW, "opening for locking failed");
       LockOutcome outcome = LockOutcome::busy;
       try {
         outcome = lock_descriptor(path, descriptor);
@@ -254,7 +255,7 @@ class PosixFileSystem final : public FileSystem {
       }
       // Whoever held it before may have removed or renamed the file since it was opened here.
       struct stat opened {}, there {};
-      const bool same = ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &there) == 0 && opened.st_ino == there.st_ino;
+      const bool same = ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 && opened.st_ino == there.st_ino;
       if (same || tries == most_tries) return {outcome, std::make_unique<PosixLock>(path, descriptor)};
       ::close(descriptor);
     }
@@ -288,6 +289,8 @@ class PosixFileSystem final : public FileSystem {
     do {
       descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
     } while (descriptor < 0 && errno == EINTR);
+    if (descriptor < 0 && errno == ELOOP && (flags & O_NOFOLLOW) != 0)
+      throw Error(ErrorCode::io, printable(path, 4096) + ": " + what + ": it is a link, and nothing is written through links; remove it");
     if (descriptor < 0) fail(path, what, errno);
     counters_->opens.fetch_add(1, std::memory_order_relaxed);
     return descriptor;

@@ -58,10 +58,12 @@ std::vector<Extent> useful_extents(FileSystem& files, const std::string& path, c
   std::vector<std::uint64_t> sizes;
   for (const OutputFile& file : plan.layout.files) sizes.push_back(file.size_bytes);
   std::optional<JournalContent> content = read_journal(*files.open_for_reading(path), sizes);
-  if (!content || content->key.command != key.command || content->key.stage != key.stage) return {};
+  if (!content || content->key.command != key.command) return {};
+  if (content->key.stage != key.stage && !(key.stage == 2 && content->key.stage == 1)) return {};  // stage 2 completes stage 1
   if (content->key.inputs != key.inputs) {
+    const std::string_view advice = content->key.stage != key.stage ? "run --stage 1 again, with --restart" : "give --restart to start anew";
     throw Error(ErrorCode::usage, printable(parent_path(path), 4096) +
-                                      ": the input files have changed since the run that is to be continued; give --restart to start anew");
+                                      ": the input files have changed since the run that is to be continued; " + std::string(advice));
   }
   std::erase_if(content->extents, [&](const Extent& extent) {
     return found[extent.file] == 0 || extent.begin < plan.layout.files[extent.file].header.size() || !meets_window(plan, extent);

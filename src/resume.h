@@ -22,7 +22,7 @@ struct Resumed {
 };
 
 /// Collective. Reads the journals in the partial folder, reads each range that they name and that `plan` still writes, and keeps those whose bytes
-/// have the checksum. `found[file]`: 0 for a file of the plan that has just been made. Throws Error(usage) when a journal belongs to other inputs.
+/// have the checksum; stage 2 also those of stage 1. `found[file]`: 0 for a file of the plan that has just been made. Throws Error(usage) when a journal belongs to other inputs.
 [[nodiscard]] Resumed resume_from_journals(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
                                            const std::vector<std::uint8_t>& found, const JournalKey& key, const WorkLimits& limits);
 

@@ -173,6 +173,15 @@ void probe_existing(Comm& comm, FileSystem& files, const TargetFolder& target) {
 
 }  // namespace
 
+void check_no_link_to(FileSystem& files, const std::string& folder, const std::string& name) {
+  for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+    const std::string path = join_path(folder, name.substr(0, slash));
+    const bool is_there = files.status(path).has_value();
+    if (is_there ? files.canonical(path) != path : is_dead_link(files, path))
+      refuse(path, "is a link, where the model has a folder; remove it or choose another --target-dir");
+  }
+}
+
 void check_places(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<std::string>& names) {
   collectively(comm, "target", [&] {
     if (comm.rank() != target.leader || !target.existed) return;
@@ -181,6 +190,7 @@ void check_places(Comm& comm, FileSystem& files, const TargetFolder& target, con
       const auto status = files.status(path);
       if (status && status->kind == FileKind::folder)
         refuse(path, "is a folder, where a file of the model is to go; remove it or choose another --target-dir");
+      check_no_link_to(files, target.path, name);
       const auto parent = files.status(parent_path(path));
       if (parent && parent->kind != FileKind::folder)
         refuse(parent_path(path), "is a file, where the model has a folder; remove it or choose another --target-dir");

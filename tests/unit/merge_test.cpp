@@ -42,6 +42,23 @@ TEST(Merge, StageTwoWithAnotherCutThanStageOneIsRefused) {
   EXPECT_EQ(content(folder / "model/model.safetensors"), content(staged_case + "expected/model.safetensors"));
 }
 
+TEST(Merge, StagesOfACheckpointWithAnAdapterGiveWhatOneRunGives) {
+  const TemporaryFolder folder;
+  MergeOptions options = merge_into(folder / "whole");
+  options.input.local_dirs = {UNSHARD_CASES "/lora/fsdp2_fold/input"};
+  ASSERT_EQ(failure_of(options), "");
+  for (const int ranks : {1, 2, 3}) {
+    const std::string name = "model" + std::to_string(ranks);
+    options.target_dir = folder / name;
+    options.stage_layers = 1;
+    for (options.stage = 1; options.stage <= 2; ++options.stage) EXPECT_EQ(failure_of(options, ranks), "") << options.stage;
+    for (const char* file : {"model.safetensors", "lora_adapter/adapter_model.safetensors", "lora_adapter/adapter_config.json"}) {
+      EXPECT_NE(content(folder / ("whole/" + std::string(file))), "") << file;
+      EXPECT_EQ(content(folder / (name + "/" + file)), content(folder / ("whole/" + std::string(file)))) << file;
+    }
+  }
+}
+
 /// The real disk, on which one rank does not see a folder.
 class WithoutFolder final : public testing::RealDisk {
  public:

@@ -104,6 +104,15 @@ class Resume : public ::testing::Test {
     return "";
   }
 
+  /// All bytes after the header of a safetensors file.
+  static void overwrite_tensors(const std::string& path) {
+    std::string bytes = content(path);
+    std::size_t header_bytes = 0;
+    for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)]);
+    std::fill(bytes.begin() + 8 + static_cast<std::ptrdiff_t>(header_bytes), bytes.end(), '\x5a');
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+
   static constexpr const char* goes_on = "Going on from an earlier run";
   TemporaryFolder folder_;
   MergeOptions options_;
@@ -236,6 +245,41 @@ TEST_F(Resume, StageTwoGoesOnAndStageOneIsNotWrittenAgain) {
   ASSERT_NE(error_.find("broken on purpose"), std::string::npos) << error_;
   (void)run(3);
   expect_model();
+}
+
+TEST_F(Resume, StageTwoWritesAgainWhatIsNotAsStageOneLeftIt) {
+  options_.verify = false;  // of what this run writes; what an earlier one wrote is compared all the same
+  options_.stage_layers = 2;
+  for (const bool loses_journals : {false, true}) {
+    options_.stage = 1;
+    (void)run();
+    ASSERT_EQ(error_, "");
+    std::vector<std::string> journals;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "model.unshard-partial")) {
+      const std::string path = entry.path();
+      if (path.find(".unshard-journal-") != std::string::npos) journals.push_back(path);
+      if (path.ends_with(".safetensors.part")) overwrite_tensors(path);
+    }
+    for (const std::string& path : journals)
+      if (loses_journals) std::filesystem::remove(path);
+    options_.stage = 2;
+    EXPECT_NE(run(3).find("bytes are not what stage 1 wrote there"), std::string::npos);
+    expect_model();
+    std::filesystem::remove_all(options_.target_dir);
+  }
+}
+
+TEST_F(Resume, StageTwoOfOtherInputsThanStageOneIsRefused) {
+  options_.stage_layers = 2;
+  options_.stage = 1;
+  (void)run();
+  ASSERT_EQ(error_, "");
+  std::filesystem::last_write_time(folder_ / "input/model_world_size_2_rank_1.pt", std::filesystem::file_time_type::clock::now());
+  options_.stage = 2;
+  (void)run();
+  EXPECT_TRUE(error_.starts_with("usage: ")) << error_;
+  EXPECT_NE(error_.find("run --stage 1 again"), std::string::npos) << error_;
+  EXPECT_FALSE(std::filesystem::exists(options_.target_dir));
 }
 
 TEST_F(Resume, WhatARunWasAboutToPublishIsTakenBack) {

@@ -47,7 +47,8 @@ void prefer_shared_memory() {
 #endif
 }
 
-/// A rank that waits inside a collective write asks again and again, and takes the core that an I/O thread needs. What the user has set stays.
+/// A rank that waits inside a collective write asks again and again, and takes the core that an I/O thread needs. What the user has set
+/// stays.
 void yield_while_waiting() {
 #ifdef OMPI_MAJOR_VERSION
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);

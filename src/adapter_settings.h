@@ -15,8 +15,8 @@ namespace unshard {
 [[nodiscard]] std::vector<AdapterUse> adapters_in(const Session& session, const Source& source, const Catalog& catalog,
                                                   const std::optional<double>& alpha);
 
-/// Local, pure. Takes from the adapters what --drop (`globs`) leaves out; adapters that have nothing left go. Throws Error(usage) for a pair of
-/// which only one matrix is left.
+/// Local, pure. Takes from the adapters what --drop (`globs`) leaves out; adapters that have nothing left go. Throws Error(usage) for a
+/// pair of which only one matrix is left.
 void leave_out_dropped(const std::vector<TensorRow>& table, const std::vector<std::string>& globs, std::vector<AdapterUse>& uses);
 
 /// Local, pure. `LoRA: rank 4, alpha 8 (alpha unknown), targets q_proj, v_proj (8 tensors)`.

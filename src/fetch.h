@@ -19,8 +19,8 @@ struct Reads {
 /// Local, pure. The reads that fetch() makes for `slice`.
 [[nodiscard]] Reads reads_of(const Slice& slice, std::uint64_t scratch_bytes);
 
-/// Local, pure. True when the reads for any part of the copy's range take the elements of that part and nothing between them, so that how the
-/// range is cut into pieces does not change how many bytes are read. False when that is not so, or not known.
+/// Local, pure. True when the reads for any part of the copy's range take the elements of that part and nothing between them, so that how
+/// the range is cut into pieces does not change how many bytes are read. False when that is not so, or not known.
 [[nodiscard]] bool reads_only_elements(const Copy& copy);
 
 /// Local. Reads the slice from `file` into `dense` (of dense_bytes(slice)); `scratch` holds at least 64 bytes and is where bytes wait that

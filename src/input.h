@@ -29,8 +29,8 @@ struct ConfigFolder {
   ModelConfig config;
 };
 
-/// Collective. `given` (--hf-config: a folder, or a config.json), else the first of the source's config folders that has a config.json; none
-/// when there is none. Throws Error(bad_input) for one that can't be read.
+/// Collective. `given` (--hf-config: a folder, or a config.json), else the first of the source's config folders that has a config.json;
+/// none when there is none. Throws Error(bad_input) for one that can't be read.
 [[nodiscard]] std::optional<ConfigFolder> look_for_config(const Session& session, const Source& source, const std::string& given);
 
 /// Collective. The same, but none is an Error(bad_input) naming the places that were searched.

@@ -67,8 +67,9 @@ std::string number_of(const std::string& expression, const std::string& how, con
   const std::string label = "placements: '" + printable(how) + "'";
   const auto value = Expression::parse(expression, label).value(*context.names());
   if (!value)
-    throw Error(ErrorCode::bad_input, printable(context.config.path(), 4096) + ": has no value for '" + printable(expression) +
-                                          "', which the layout of Megatron's tensors needs; give the model's own config.json with --hf-config DIR");
+    throw Error(ErrorCode::bad_input,
+                printable(context.config.path(), 4096) + ": has no value for '" + printable(expression) +
+                    "', which the layout of Megatron's tensors needs; give the model's own config.json with --hf-config DIR");
   return std::to_string(*value);
 }
 

@@ -12,7 +12,8 @@ namespace unshard {
 /// Collective. `options` with the texts of --custom-mapping and the tensors of --like ("" where not given), and what the format of `source`
 /// says about names and order.
 [[nodiscard]] MapOptions complete_map_options(const Session& session, const Source& source, const MapOptions& options,
-                                              const std::string& custom_mapping_path, const std::string& like_dir, const WorkLimits& limits);
+                                              const std::string& custom_mapping_path, const std::string& like_dir,
+                                              const WorkLimits& limits);
 
 /// Collective. `what` names the input in messages. The proven catalog of `input` (whose files are `files`), and behind it the tensors of
 /// --fill-missing-from. What the checkpoint states about itself goes into `map`, which is complete_map_options()'s.

@@ -43,8 +43,7 @@ void* load_entry(const std::string& name, const char* entry_name, const std::str
       throw Error(ErrorCode::internal, printable(path, 4096) + ": is of another version of this program (no " + entry_name + ")");
     return entry;
   }
-  throw Error(ErrorCode::internal,
-              "the library for " + what + " can't be loaded: " + tried + "; build or install it with the program");
+  throw Error(ErrorCode::internal, "the library for " + what + " can't be loaded: " + tried + "; build or install it with the program");
 }
 
 }  // namespace unshard

@@ -120,8 +120,8 @@ class PosixFile final : public File {
   std::uint64_t size_bytes_ = 0;
   std::shared_ptr<IoCounters> counters_;  // an open file may outlive the file system
   bool takes_turns_ = false;
-  /// Who waits for his turn in the kernel spins, and takes the core from those that read. Here he sleeps: 3 GB by two ranks of four threads on
-  /// two cores took 2.5 s of processor time instead of 4.5 s (ext4, Linux 6.18).
+  /// Who waits for his turn in the kernel spins, and takes the core from those that read. Here he sleeps: 3 GB by two ranks of four threads
+  /// on two cores took 2.5 s of processor time instead of 4.5 s (ext4, Linux 6.18).
   std::mutex writing_;
 };
 
@@ -254,7 +254,8 @@ class PosixFileSystem final : public FileSystem {
         return {outcome, nullptr};
       }
       // Whoever held it before may have removed or renamed the file since it was opened here.
-      struct stat opened {}, there {};
+      struct stat opened {
+      }, there{};
       const bool same = ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 && opened.st_ino == there.st_ino;
       if (same || tries == most_tries) return {outcome, std::make_unique<PosixLock>(path, descriptor)};
       ::close(descriptor);

@@ -15,7 +15,7 @@ namespace unshard {
 namespace {
 
 constexpr std::uint64_t config_limit_bytes = std::uint64_t{16} << 20;
-constexpr std::array<std::string_view, 6> configs{"config.json",           "tokenizer_config.json",        "preprocessor_config.json",
+constexpr std::array<std::string_view, 6> configs{"config.json",           "tokenizer_config.json",       "preprocessor_config.json",
                                                   "processor_config.json", "image_processor_config.json", "video_preprocessor_config.json"};
 
 void add_class(std::vector<std::string>& names, const nlohmann::ordered_json& value) {

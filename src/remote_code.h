@@ -1,5 +1,5 @@
-// Remote code of a Hugging Face model: the Python files that its configs name under `auto_map`. They are copied like any other file and never
-// run; a loader with trust_remote_code needs them (transformers: dynamic_module_utils.py, get_class_from_dynamic_module).
+// Remote code of a Hugging Face model: the Python files that its configs name under `auto_map`. They are copied like any other file and
+// never run; a loader with trust_remote_code needs them (transformers: dynamic_module_utils.py, get_class_from_dynamic_module).
 #pragma once
 
 #include <string>

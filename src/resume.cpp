@@ -61,7 +61,8 @@ std::vector<Extent> useful_extents(FileSystem& files, const std::string& path, c
   if (!content || content->key.command != key.command) return {};
   if (content->key.stage != key.stage && !(key.stage == 2 && content->key.stage == 1)) return {};  // stage 2 completes stage 1
   if (content->key.inputs != key.inputs) {
-    const std::string_view advice = content->key.stage != key.stage ? "run --stage 1 again, with --restart" : "give --restart to start anew";
+    const std::string_view advice =
+        content->key.stage != key.stage ? "run --stage 1 again, with --restart" : "give --restart to start anew";
     throw Error(ErrorCode::usage, printable(parent_path(path), 4096) +
                                       ": the input files have changed since the run that is to be continued; " + std::string(advice));
   }
@@ -129,7 +130,8 @@ std::vector<Extent> compare_extents(FileSystem& files, const std::string& folder
 
 /// Ranges that overlap or touch become one.
 std::vector<Window> united(std::vector<Window> ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const Window& a, const Window& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Window& a, const Window& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
   std::vector<Window> result;
   for (const Window& next : ranges) {
     if (!result.empty() && result.back().file == next.file && next.begin <= result.back().end)

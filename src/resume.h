@@ -16,13 +16,14 @@ namespace unshard {
 
 /// What need not be written again.
 struct Resumed {
-  std::vector<Window> done;    ///< sorted, disjoint; the same on every rank
+  std::vector<Window> done;     ///< sorted, disjoint; the same on every rank
   std::vector<Extent> extents;  ///< of `done`, with checksums; those that this rank has compared
   std::uint32_t run = 1;        ///< number of this run's journals
 };
 
-/// Collective. Reads the journals in the partial folder, reads each range that they name and that `plan` still writes, and keeps those whose bytes
-/// have the checksum; stage 2 also those of stage 1. `found[file]`: 0 for a file of the plan that has just been made. Throws Error(usage) when a journal belongs to other inputs.
+/// Collective. Reads the journals in the partial folder, reads each range that they name and that `plan` still writes, and keeps those
+/// whose bytes have the checksum; stage 2 also those of stage 1. `found[file]`: 0 for a file of the plan that has just been made. Throws
+/// Error(usage) when a journal belongs to other inputs.
 [[nodiscard]] Resumed resume_from_journals(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan,
                                            const std::vector<std::uint8_t>& found, const JournalKey& key, const WorkLimits& limits);
 

@@ -23,7 +23,8 @@ Plan plan_of(const Targets& targets, const std::vector<int>& owners, int ranks) 
 
 }  // namespace
 
-TargetReader::TargetReader(const Session& session, FileCache& files, const Catalog& catalog, Targets targets, const std::vector<int>& owners)
+TargetReader::TargetReader(const Session& session, FileCache& files, const Catalog& catalog, Targets targets,
+                           const std::vector<int>& owners)
     : files_(files),
       targets_(std::move(targets)),
       plan_(plan_of(targets_, owners, session.comm.size())),

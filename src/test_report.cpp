@@ -216,19 +216,19 @@ std::string to_json(const TestReport& report) {
   }
   for (const ValueDifference* value : worst_first(report.values)) values.push_back(json_of(*value));
   Json json{{"equal", is_equal(report)},
-                  {"merged", report.merged},
-                  {"reference", report.reference},
-                  {"atol", json_of(report.tolerance.atol)},
-                  {"rtol", json_of(report.tolerance.rtol)},
-                  {"like_dtype", report.like_dtype},
-                  {"tensors", report.tensors},
-                  {"parameters", report.parameters},
-                  {"missing", json_of(report.missing)},
-                  {"unexpected", json_of(report.unexpected)},
-                  {"shape_differs", shapes},
-                  {"dtype_differs", dtypes},
-                  {"values_differ", values},
-                  {"tied", report.tied}};
+            {"merged", report.merged},
+            {"reference", report.reference},
+            {"atol", json_of(report.tolerance.atol)},
+            {"rtol", json_of(report.tolerance.rtol)},
+            {"like_dtype", report.like_dtype},
+            {"tensors", report.tensors},
+            {"parameters", report.parameters},
+            {"missing", json_of(report.missing)},
+            {"unexpected", json_of(report.unexpected)},
+            {"shape_differs", shapes},
+            {"dtype_differs", dtypes},
+            {"values_differ", values},
+            {"tied", report.tied}};
   if (report.all_tensors) {
     Json compared = Json::array();
     for (const ValueDifference& value : report.compared) compared.push_back(compared_json(value));

@@ -51,8 +51,8 @@ struct Run {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// The ranks that write one file in one wave, all with a run in it. A group of one needs no collective write. A rank outside every group has
-/// nothing to write in that wave. In one wave a rank is in at most one group of several ranks, and then in no other.
+/// The ranks that write one file in one wave, all with a run in it. A group of one needs no collective write. A rank outside every group
+/// has nothing to write in that wave. In one wave a rank is in at most one group of several ranks, and then in no other.
 struct Group {
   std::uint32_t file = 0;
   std::uint32_t wave = 0;
@@ -70,9 +70,9 @@ struct PlanOptions {
   std::uint64_t step_bytes = std::uint64_t{8} << 20;  ///< at most a window
   int stage = 0;                                      ///< 0: everything; 1: embeddings and the first stage_layers layers; 2: the rest
   std::uint64_t stage_layers = 10;
-  std::vector<int> nodes = {};    ///< by rank: the node it runs on, or no_writer; empty: all of one node
+  std::vector<int> nodes = {};     ///< by rank: the node it runs on, or no_writer; empty: all of one node
   bool one_node_per_file = false;  ///< a file is written by ranks of one node only, as NFS needs it: its clients keep whole pages
-  std::vector<Window> done = {};  ///< what an earlier run has written: sorted, disjoint; left out of windows and runs
+  std::vector<Window> done = {};   ///< what an earlier run has written: sorted, disjoint; left out of windows and runs
 };
 
 struct Plan {
@@ -87,9 +87,9 @@ struct Plan {
 };
 
 /// Local, pure. The layout stays that of the whole model whatever the stage; windows and runs are those of the stage's targets. Bytes per
-/// rank are equal but for a few percent where there is much more than 1 MiB a rank (with one_node_per_file: within a node; nodes share whole
-/// files as evenly as those allow); with less some ranks have nothing. Throws Error(internal) if its own check fails: every byte of every
-/// target (of the stage, and not done) in exactly one run.
+/// rank are equal but for a few percent where there is much more than 1 MiB a rank (with one_node_per_file: within a node; nodes share
+/// whole files as evenly as those allow); with less some ranks have nothing. Throws Error(internal) if its own check fails: every byte of
+/// every target (of the stage, and not done) in exactly one run.
 [[nodiscard]] Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options);
 
 /// Local, pure. The steps of `rank` in `wave`, in order (of file and position): at most rounds[wave]. In round k a rank writes its step k,

@@ -93,7 +93,9 @@ ShardContents torch_contents(File& file, const std::string& label) {
 class HfFormat final : public CheckpointFormat {
  public:
   [[nodiscard]] std::string_view name() const override { return "hf"; }
-  [[nodiscard]] std::string_view description() const override { return "Hugging Face model folder (safetensors, pytorch_model.bin or model.h5)"; }
+  [[nodiscard]] std::string_view description() const override {
+    return "Hugging Face model folder (safetensors, pytorch_model.bin or model.h5)";
+  }
 
   [[nodiscard]] bool recognises(const Tree& tree, const std::string& folder) const override { return has_hf_weights(tree, folder); }
 

@@ -50,7 +50,8 @@ bool equals_reference(const std::string& folder, int ranks = 2) {
 TEST(Hdf5, AModelComesBackAndIsTheSameFileForAnyNumberOfRanks) {
   const TemporaryFolder folder;
   for (const int ranks : {1, 2, 3, 4}) ASSERT_EQ(failure_of(merge_into(folder / ("model" + std::to_string(ranks))), ranks), "");
-  for (const int ranks : {2, 3, 4}) EXPECT_EQ(content(folder / ("model" + std::to_string(ranks) + "/model.h5")), content(folder / "model1/model.h5"));
+  for (const int ranks : {2, 3, 4})
+    EXPECT_EQ(content(folder / ("model" + std::to_string(ranks) + "/model.h5")), content(folder / "model1/model.h5"));
   EXPECT_TRUE(equals_reference(folder / "model1"));
 }
 
@@ -90,7 +91,8 @@ TEST(Hdf5, EveryElementTypeAndShapeIsListedAsItWasMade) {
 
 TEST(Hdf5, ThousandsOfTensorsAndALongConfigLieBehindTheHeader) {
   std::vector<Hdf5Dataset> datasets;
-  for (int i = 0; i < 3000; ++i) datasets.push_back({"model.layers." + std::to_string(i) + "." + std::string(100, 'n'), DType::bf16, {2, 3}, 0});
+  for (int i = 0; i < 3000; ++i)
+    datasets.push_back({"model.layers." + std::to_string(i) + "." + std::string(100, 'n'), DType::bf16, {2, 3}, 0});
   const std::vector<std::pair<std::string, std::string>> attributes{{"config", std::string(300000, 'c')}};
   const Hdf5Image image = hdf5().make_image(datasets, attributes);
   EXPECT_EQ(image.positions.front(), image.header.size());

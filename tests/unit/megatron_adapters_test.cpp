@@ -61,7 +61,9 @@ TEST(MegatronAdapters, StacksOfDifferentLayersAreRefused) {
 }
 
 TEST(MegatronAdapters, WithPublishedNamesThreeDimensionsAreAConvolution) {
-  const auto work = [] { (void)found({row("conv.lora_A.default.weight", {4, 3, 3}), row("conv.lora_B.default.weight", {8, 4, 1})}, false); };
+  const auto work = [] {
+    (void)found({row("conv.lora_A.default.weight", {4, 3, 3}), row("conv.lora_B.default.weight", {8, 4, 1})}, false);
+  };
   EXPECT_EQ(code_of(work, "convolutions"), ErrorCode::unsupported);
 }
 
@@ -86,7 +88,8 @@ TEST(MegatronAdapters, AModelsOwnAdapterModuleIsNone) {
 }
 
 TEST(BridgeConfig, AlphaIsTheOneOfThePeftBlock) {
-  const auto config = parse_bridge_config("model:\n  alpha: 7\npeft:\n  # LoRA\n  alpha: 32  # scale\n  dim: 16\n  inner:\n    alpha: 5\ntrain:\n  alpha: 9\n", "f");
+  const auto config = parse_bridge_config(
+      "model:\n  alpha: 7\npeft:\n  # LoRA\n  alpha: 32  # scale\n  dim: 16\n  inner:\n    alpha: 5\ntrain:\n  alpha: 9\n", "f");
   ASSERT_TRUE(config);
   EXPECT_EQ(config->alpha, 32);
   EXPECT_EQ(config->rank, 16);
@@ -95,7 +98,8 @@ TEST(BridgeConfig, AlphaIsTheOneOfThePeftBlock) {
 TEST(BridgeConfig, WhatIsNoPlainNumberGivesNoAlpha) {
   EXPECT_FALSE(parse_bridge_config("peft: null\n", "f"));
   EXPECT_FALSE(parse_bridge_config("model:\n  peft:\n    alpha: 3\n", "f"));
-  for (const char* text : {"peft:\n  alpha: null\n", "peft:\n  alpha: &a 3\n", "peft: {alpha: 3}\n", "peft:\n  alpha: 3\n  alpha: 4\n", "peft:"}) {
+  for (const char* text :
+       {"peft:\n  alpha: null\n", "peft:\n  alpha: &a 3\n", "peft: {alpha: 3}\n", "peft:\n  alpha: 3\n  alpha: 4\n", "peft:"}) {
     const auto config = parse_bridge_config(text, "f");
     ASSERT_TRUE(config) << text;
     EXPECT_FALSE(config->alpha) << text;

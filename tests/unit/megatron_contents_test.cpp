@@ -36,7 +36,8 @@ TEST(MegatronContents, LayersThatNoFileHasAreNamed) {
   const std::vector<TensorRow> table{row("decoder.layers.0.a.weight", {4}), row("decoder.layers.3.a.weight", {4})};
   EXPECT_EQ(errors(table, {}), (Texts{"run: no file has layers 1-2 of 4"}));
   EXPECT_EQ(errors(table, {{"args_layers", 6}}), (Texts{"run: no file has layers 1-2, 4-5 of 6"}));
-  EXPECT_EQ(errors(table, {{"args_layers", 2}}), (Texts{"run: no file has layers 1 of 2", "run: has layer 3, but the training arguments say 2"}));
+  EXPECT_EQ(errors(table, {{"args_layers", 2}}),
+            (Texts{"run: no file has layers 1 of 2", "run: has layer 3, but the training arguments say 2"}));
   EXPECT_EQ(errors({row("decoder.layers.a.weight", {2, 4})}, {{"args_layers", 3}}),
             (Texts{"decoder.layers.a.weight: holds 2 layers, but the training arguments say 3", "run: no file has layers 2 of 3"}));
 }

@@ -25,7 +25,8 @@ void expect_error(ErrorCode code, const std::vector<std::string>& says, const st
     ADD_FAILURE() << "no error; expected one that says " << says[0];
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.what();
-    for (const std::string& part : says) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
+    for (const std::string& part : says)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
   }
 }
 

@@ -267,7 +267,7 @@ class TargetFolder(ClusterTest):
         shared.mkdir()
         self.target = shared / "model"
         slurmd = next(pid for pid, line in processes() if line[:3] == ["slurmd", "-N", "node3"])
-        on_node3 = ["nsenter", f"--mount=/proc/{slurmd}/ns/mnt"]
+        on_node3 = ["nsenter", f"--target={slurmd}", "--mount", "--root"]  # the host may be in a chroot
         subprocess.run([*on_node3, "sh", "-c", f"mount --bind {shared} {shared} && mount -o remount,bind,ro {shared}"], check=True)
         self.addCleanup(subprocess.run, [*on_node3, "umount", str(shared)], check=True)
         result = self.merge()

@@ -9,9 +9,7 @@ mpirun="mpirun --oversubscribe -np 2"
 row() {  # NAME INPUT REFERENCE BUILTINS RULE...
   local name=$1 input=$2 reference=$3 builtins=$4; shift 4
   local rules=(); for rule in "$@"; do rules+=(--require "$rule"); done
-  echo "== $name"
-  "$here/compare.py" --input "$data/$input" --payload 'model_*' --reference "$data/$reference" --out-root "$data/out" --python "$python" \
-    --builtin "$builtins" --baseline floor --reps "$reps" --opens \
+  measure "$name" "$input" --payload 'model_*' --reference "$data/$reference" --builtin "$builtins" --baseline floor --reps "$reps" --opens \
     --cmd "unshard=$mpirun $unshard merge --local-dir {in} --target-dir {out}/m" \
     --cmd "no-verify=$mpirun $unshard merge --local-dir {in} --target-dir {out}/m --no-verify" \
     --cmd "low-memory=$mpirun $unshard merge --local-dir {in} --target-dir {out}/m --low-cpu-mem-usage" \
@@ -34,18 +32,15 @@ large() {
 }
 many() {
   make_many
-  echo "== check of 1,024 files with 518,144 chunks"
-  "$here/compare.py" --input "$data/many" --payload 'model_*' --out-root "$data/out" --python "$python" --builtin torch-load --baseline torch-load \
-    --reps 3 --opens --cmd "check=$mpirun $unshard check --local-dir {in}" --require 'wall check <= 0.07 * torch-load'
+  measure "check of 1,024 files with 518,144 chunks" many --payload 'model_*' --builtin torch-load --baseline torch-load --reps 3 --opens \
+    --cmd "check=$mpirun $unshard check --local-dir {in}" --require 'wall check <= 0.07 * torch-load'
 }
 start() {
   make_f05
-  echo "== start-up"
-  "$here/compare.py" --input "$data/f05" --payload 'model_*' --out-root "$data/out" --reps "$reps" --baseline true \
+  measure "start-up" f05 --payload 'model_*' --reps "$reps" --baseline true \
     --cmd "true=mpirun -np 2 true" --cmd "version=$unshard --version" --cmd "check=$unshard check --local-dir {in}" \
     --cmd "check2=mpirun -np 2 $unshard check --local-dir {in}" \
     --require 'wall version <= 0.4 * true' --require 'wall check <= 1 * true' --require 'wall check2 <= 3 * true'
 }
 
-rows=("$@"); [ ${#rows[@]} -gt 0 ] || rows=(small medium large many start)
-for each in "${rows[@]}"; do "$each"; done
+run_rows small medium large many start -- "$@"

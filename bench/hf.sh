@@ -27,7 +27,7 @@ shards() {
     --cmd "unshard=$mpirun $unshard test --local-dir {in}/f15 --test-hf-dir {in}/r15" --require 'wall unshard <= 1.6 * floor'
 }
 headers() {
-  [ -e "$data/tensors" ] || "$python" "$here/make_many_tensors.py" --out "$data/tensors"
+  make tensors "$python" "$here/make_many_tensors.py" --out "$data/tensors"
   measure "check of 163 files with 46,000 tensors: at most 1 s" tensors --reps "$reps" --payload '*.safetensors' --baseline true --cmd "true=mpirun -np 2 true" --cmd "plain=$unshard check --local-dir {in}" \
     --cmd "unshard=$mpirun $unshard check --local-dir {in}"
 }

@@ -1,11 +1,12 @@
 #include "megatron_contents.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <string_view>
 
+#include "formats/megatron_experts.h"
+#include "formats/megatron_layers.h"
 #include "names.h"
 #include "unshard/error.h"
 #include "unshard/mapping.h"
@@ -26,17 +27,15 @@ std::optional<std::string_view> within_layers(std::string_view name) {
       again = true;
     }
   }
-  for (const std::string_view stack : {"decoder.layers.", "encoder.layers.", "transformer.layers."}) {
+  for (const std::string_view stack : layer_stacks) {
     if (name.starts_with(stack)) return name.substr(stack.size());
   }
   return std::nullopt;
 }
 
 std::optional<std::uint64_t> leading_number(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end == text.data() + text.size() || *end != '.' || number >= most_layers) return std::nullopt;
-  return number;
+  const auto number = take_number(text);
+  return number && *number < most_layers && text.starts_with('.') ? number : std::nullopt;
 }
 
 std::optional<std::uint64_t> stated(const Facts& facts, const char* name) {

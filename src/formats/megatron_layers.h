@@ -2,13 +2,18 @@
 // stage on.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/megatron_args.h"
 
 namespace unshard {
+
+/// What stands in front of a decoder layer's number: today, and in older versions.
+inline constexpr std::array<std::string_view, 3> layer_stacks{"decoder.layers.", "encoder.layers.", "transformer.layers."};
 
 /// The layers of one chunk: `count` from global number `first` on.
 struct LayerRange {

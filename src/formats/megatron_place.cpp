@@ -11,6 +11,7 @@
 #include "families/families.h"
 #include "formats/megatron_experts.h"
 #include "formats/megatron_grid.h"
+#include "formats/megatron_layers.h"
 #include "names.h"
 #include "unshard/error.h"
 #include "unshard/mapping.h"
@@ -66,7 +67,7 @@ Sharing sharing_of(const std::string& text) {
 
 /// `name` with the number of its decoder layer shifted by `first`.
 std::string with_global_layer(std::string_view name, std::uint64_t first) {
-  for (const std::string_view stack : {"decoder.layers.", "encoder.layers.", "transformer.layers."}) {
+  for (const std::string_view stack : layer_stacks) {
     const std::size_t at = name.find(stack);
     if (at == std::string_view::npos || (at > 0 && name.substr(0, at) != "language_model.")) continue;
     std::string_view rest = name.substr(at + stack.size());

@@ -24,15 +24,20 @@ std::string name_for_rules(const MapContext& context, std::string_view stored) {
       context.family, [&](const Captures& captures) { return context.names(captures); }, std::move(name));
 }
 
+std::string module_of(const Made& piece) {
+  const std::string& name = piece.name;
+  return name.ends_with(weight_ending) ? name.substr(0, name.size() - weight_ending.size()) : name;
+}
+
 /// The axes of `term` along one dimension of its source, which all run along one dimension of its target.
-struct Run {
+struct AxisRun {
   std::vector<Axis> axes;
   std::optional<std::uint8_t> target_dim;
   std::uint64_t count = 1;
 };
 
-Run run_along(const Term& term, std::size_t dim, const std::string& module) {
-  Run run;
+AxisRun run_along(const Term& term, std::size_t dim, const std::string& module) {
+  AxisRun run;
   for (const Axis& axis : term.axes) {
     if (axis.source_dim != dim) continue;
     if (run.target_dim && *run.target_dim != axis.target_dim && axis.extent > 1 && run.count > 1)
@@ -137,11 +142,6 @@ class Splitting {
                                           printable(name_) + ", which it adapts; name it with --custom-mapping");
   }
 
-  [[nodiscard]] static std::string module_of(const Made& piece) {
-    const std::string& name = piece.name;
-    return name.ends_with(weight_ending) ? name.substr(0, name.size() - weight_ending.size()) : name;
-  }
-
   /// Megatron-Bridge's canonical form: the pair is the projection's own, only the layer and expert are to be found.
   [[nodiscard]] PublishedPair projection_of(const Made& piece) const {
     if (!(piece.shape == Shape{outputs(), inputs()})) {
@@ -168,7 +168,7 @@ class Splitting {
     PublishedPair made{module_of(piece), pair_.rank, 0, 0, false, {}, {}};
     for (const Term& term : piece.terms) {
       const std::size_t rank = term.source_start.size();
-      const Run rows = run_along(term, rank - 2, pair_.module), columns = run_along(term, rank - 1, pair_.module);
+      const AxisRun rows = run_along(term, rank - 2, pair_.module), columns = run_along(term, rank - 1, pair_.module);
       for (const Axis& axis : term.axes) {
         if (axis.source_dim + 2U < rank && axis.extent > 1)
           refuse(pair_.module, "is published with several of its layers or experts in one tensor");
@@ -256,8 +256,7 @@ std::set<std::string> PairSplitter::modules() const {
   std::set<std::string> modules;
   for (const auto& [name, id] : bases_) {
     for (const Made& piece : pieces(name, context_.table[id].shape)) {
-      if (piece.shape.size() == 2 && piece.name.ends_with(weight_ending))
-        modules.insert(piece.name.substr(0, piece.name.size() - weight_ending.size()));
+      if (piece.shape.size() == 2 && piece.name.ends_with(weight_ending)) modules.insert(module_of(piece));
     }
   }
   return modules;

@@ -3,32 +3,17 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include "support/command_run.h"
+#include "support/small_plan.h"
 #include "unshard/error.h"
 #include "unshard/publish.h"
 
 namespace unshard {
 namespace {
 
-Plan small_plan() {
-  Plan plan;
-  plan.layout.files = {{"model-00001-of-00002.safetensors", "header 1", 100}, {"model-00002-of-00002.safetensors", "header 22", 60}};
-  plan.runs = {{{0, 0, 8, 100}, {1, 0, 9, 60}}};
-  return plan;
-}
-
-void expect_error(ErrorCode code, const std::vector<std::string>& says, const std::function<void()>& work) {
-  try {
-    work();
-    ADD_FAILURE() << "no error; expected one that says " << says[0];
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    for (const std::string& part : says)
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
-  }
-}
+using testing::expect_error;
+using testing::small_plan;
 
 TargetFolder check(FileSystem& files, const std::string& target, bool overwrite = false) {
   return check_target_folder(*self_comm(), files, target, {}, overwrite);

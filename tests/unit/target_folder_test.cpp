@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "support/memory_file_system.h"
+#include "support/small_plan.h"
 #include "unshard/error.h"
 #include "unshard/in_process_comm.h"
 #include "unshard/publish.h"
@@ -16,31 +17,16 @@ namespace {
 
 using test::Call;
 using test::MemoryFileSystem;
-
-Plan small_plan() {
-  Plan plan;
-  plan.layout.files = {{"model-00001-of-00002.safetensors", "header 1", 100}, {"model-00002-of-00002.safetensors", "header 22", 60}};
-  plan.runs = {{{0, 0, 8, 100}, {1, 0, 9, 60}}};
-  return plan;
-}
-
-void expect_error(ErrorCode code, const std::vector<std::string>& says, const std::function<void()>& work) {
-  try {
-    work();
-    ADD_FAILURE() << "no error; expected one that says " << says[0];
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    for (const std::string& part : says)
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
-  }
-}
+using testing::expect_error;
+using testing::small_plan;
 
 TargetFolder check(FileSystem& files, const std::string& target, const std::vector<std::string>& sources = {}, bool overwrite = false,
                    bool writes = true) {
   return check_target_folder(*self_comm(), files, target, sources, overwrite, writes);
 }
 
-OpenedPartial open(FileSystem& files, const TargetFolder& target, const std::string& fingerprint, bool stage_2 = false, bool restart = false) {
+OpenedPartial open(FileSystem& files, const TargetFolder& target, const std::string& fingerprint, bool stage_2 = false,
+                   bool restart = false) {
   return open_partial(*self_comm(), files, target, small_plan(), {fingerprint, restart, stage_2});
 }
 
@@ -61,7 +47,8 @@ TEST(TargetFolder, AFolderInThePlaceOfAFileIsFoundBeforeAnyWork) {
   const TargetFolder target = check(files, "/runs/model", {}, true);
   const auto places = [&](const std::vector<std::string>& names) { check_places(*self_comm(), files, target, names); };
   expect_error(ErrorCode::usage, {"/runs/model/model.safetensors", "is a folder"}, [&] { places({"config.json", "model.safetensors"}); });
-  expect_error(ErrorCode::usage, {"/runs/model/additional_chat_templates", "is a file"}, [&] { places({"additional_chat_templates/a.jinja"}); });
+  expect_error(ErrorCode::usage, {"/runs/model/additional_chat_templates", "is a file"},
+               [&] { places({"additional_chat_templates/a.jinja"}); });
   places({"config.json", "tokenizer.json"});
 }
 

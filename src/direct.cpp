@@ -78,11 +78,16 @@ class PieceWriter {
       const Stopwatch watch(state_.counters.write_ns);
       write_out(*item.file, piece.begin, output);
     }
-    state_.book.add(piece.file, piece.begin, piece.end, checksum);
-    if (state_.options.written) state_.options.written({piece.file, piece.begin, piece.end, checksum});
+    const Extent written{piece.file, piece.begin, piece.end, checksum};
+    state_.book.add(written.file, written.begin, written.end, checksum);
+    if (state_.options.written) state_.options.written(written);
+    state_.settler->add(item.file, written, buffers_.scratch);
     state_.counters.written_bytes += bytes;
     state_.counters.not_reported_bytes += bytes;
   }
+
+  /// After the last piece.
+  void finish() { state_.settler->finish(buffers_.scratch); }
 
  private:
   MoveState& state_;
@@ -101,6 +106,7 @@ void move_directly(MoveState& state) {
     try {
       PieceWriter writer(state, budget.scratch_bytes);
       while (const std::optional<PieceQueue::Item> item = queue.next()) writer.write(*item);
+      writer.finish();
     } catch (...) {
       queue.stop();
       throw;

@@ -165,6 +165,7 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   catalog.chunks = std::vector<Chunk>();
   MoveOptions move_with = move_options(session, options);
   if (journal != nullptr) move_with.written = [journal](const Extent& extent) { journal->add(extent); };
+  move_with.read_back = options.verify && share_page_cache(session.comm, target.blind);
   move_with.home_readers = home_ranks_read(read_facts(session.comm, source, chunks));
   std::uint64_t total_bytes = 0;
   for (const std::uint64_t bytes : bytes_by_rank(plan)) total_bytes += bytes;
@@ -179,7 +180,7 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   if (moved) throw Error(*moved);
   session.log.end_progress();
   times.enter("verify");
-  if (options.verify)
+  if (options.verify && !report.read_back)
     verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input), target.blind);
   return report;
 }

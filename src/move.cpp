@@ -35,9 +35,21 @@ constexpr std::uint64_t steps_in_budget = 8;
 }  // namespace
 
 bool needs_rounds(const Plan& plan, const RankPlaces& places, const MoveOptions& options) {
-  if (options.home_readers && places.size() > 1) return true;
-  return std::any_of(plan.groups.begin(), plan.groups.end(),
-                     [&](const Group& group) { return writes_collectively(group, places, options.io); });
+  return (options.home_readers && places.size() > 1) || writes_some_collectively(plan, places, options.io);
+}
+
+bool writes_some_collectively(const Plan& plan, const RankPlaces& places, IoMode io) {
+  return std::any_of(plan.groups.begin(), plan.groups.end(), [&](const Group& group) { return writes_collectively(group, places, io); });
+}
+
+bool share_page_cache(const Comm& comm, const std::vector<int>& blind) {
+  std::optional<int> node;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    if (std::binary_search(blind.begin(), blind.end(), rank)) continue;
+    if (node && *node != comm.node_of(rank)) return false;
+    node = comm.node_of(rank);
+  }
+  return true;
 }
 
 std::uint64_t shorter_step(const Plan& plan, const StepLimit& limit, std::uint64_t buffer_bytes) {
@@ -143,16 +155,28 @@ void agree_on_end(MoveState& state, int signal) {
 MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
                 const ChunkTable& chunks, FileSystem& target_files, const std::string& folder, const MoveOptions& options) {
   const Assembler assembler(catalog.tensors, targets, plan, chunks);
-  MoveState state{
-      comm, sources, source,      plan, assembler, target_files, folder, options, work_needs(targets), ExtentBook(plan, comm.rank()),
-      {},   0,       std::nullopt};
-  if (needs_rounds(plan, RankPlaces(comm), options))
+  const RankPlaces places(comm);
+  MoveState state{.comm = comm,
+                  .sources = sources,
+                  .source = source,
+                  .plan = plan,
+                  .assembler = assembler,
+                  .target_files = target_files,
+                  .folder = folder,
+                  .options = options,
+                  .work = work_needs(targets),
+                  .book = ExtentBook(plan, comm.rank()),
+                  .settler = writes_some_collectively(plan, places, options.io) ? nullptr : std::make_unique<Settler>(options.read_back),
+                  .counters = {},
+                  .error = {}};
+  if (needs_rounds(plan, places, options))
     move_in_rounds(state);
   else
     move_directly(state);
   state.report_progress();
   MoveReport report;
   report.extents = collectively(comm, "move", [&] { return state.book.finished(); });
+  report.read_back = state.settler != nullptr && options.read_back;
   report.read_bytes = state.counters.read_bytes;
   report.messages = state.counters.messages;
   report.exchanged_bytes = state.counters.exchanged_bytes;

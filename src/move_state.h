@@ -15,6 +15,7 @@
 #include "extents.h"
 #include "fetch.h"
 #include "rank_places.h"
+#include "settle.h"
 #include "unshard/move.h"
 
 namespace unshard {
@@ -43,6 +44,9 @@ struct WorkNeeds {
 
 /// Local, pure. Whether move() goes in rounds: home ranks read, or some file is written collectively.
 [[nodiscard]] bool needs_rounds(const Plan& plan, const RankPlaces& places, const MoveOptions& options);
+
+/// Local, pure; the same on every rank. Whether the ranks of some group write its file by collective calls.
+[[nodiscard]] bool writes_some_collectively(const Plan& plan, const RankPlaces& places, IoMode io);
 
 /// What the steps of a plan may need in one round, and what they do need at most: more.
 struct StepLimit {
@@ -84,6 +88,7 @@ struct MoveState {
   const MoveOptions& options;
   WorkNeeds work;
   ExtentBook book;
+  std::unique_ptr<Settler> settler;  ///< null when some file is written collectively
   Counters counters;
   std::uint64_t busy_ns = 0;   ///< main thread only
   std::optional<Error> error;  ///< the first of this rank; main thread only

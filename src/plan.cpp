@@ -11,14 +11,14 @@ namespace unshard {
 namespace {
 
 /// The end of the step that begins at `begin`: after step_bytes, or a little before, at a multiple of the unit that divides step_bytes.
-std::uint64_t step_end(const Run& run, std::uint64_t begin, std::uint64_t step_bytes) {
-  const std::uint64_t length = step_bytes - begin % std::min(step_bytes, boundary_bytes);
+std::uint64_t step_end(const Plan& plan, const Run& run, std::uint64_t begin) {
+  const std::uint64_t length = plan.step_bytes - begin % std::min(plan.step_bytes, plan.boundary_bytes);
   return run.end - begin <= length ? run.end : begin + length;
 }
 
-std::uint64_t step_count(const Run& run, std::uint64_t step_bytes) {
-  const std::uint64_t left = run.end - step_end(run, run.begin, step_bytes);
-  return 1 + left / step_bytes + (left % step_bytes != 0 ? 1 : 0);
+std::uint64_t step_count(const Plan& plan, const Run& run) {
+  const std::uint64_t left = run.end - step_end(plan, run, run.begin);
+  return 1 + left / plan.step_bytes + (left % plan.step_bytes != 0 ? 1 : 0);
 }
 
 /// Every byte of the segments in exactly one run.
@@ -41,21 +41,22 @@ void check_covered(const Plan& plan, const std::vector<Segment>& segments) {
 }  // namespace
 
 Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options) {
-  if (options.ranks < 1 || options.window_bytes == 0 || options.step_bytes == 0) {
-    throw Error(ErrorCode::internal, "plan: ranks, window and step must be above zero");
+  if (options.ranks < 1 || options.window_bytes == 0 || options.step_bytes == 0 || options.boundary_bytes == 0) {
+    throw Error(ErrorCode::internal, "plan: ranks, window, step and boundary must be above zero");
   }
   const std::vector<Segment> segments = segments_of(targets, layout, options);
   Plan plan;
   plan.windows = windows_of(targets, layout, options);
   plan.layout = std::move(layout);
   plan.ranks = options.ranks;
+  plan.boundary_bytes = options.boundary_bytes;
   plan.step_bytes = std::min(options.step_bytes, options.window_bytes);
-  plan.step_bytes -= plan.step_bytes % std::min(plan.step_bytes, boundary_bytes);
+  plan.step_bytes -= plan.step_bytes % std::min(plan.step_bytes, plan.boundary_bytes);
   deal_segments(segments, options, plan);
   plan.rounds.assign(plan.wave_count, 0);
   for (const std::vector<Run>& runs : plan.runs) {
     std::vector<std::uint64_t> steps(plan.wave_count, 0);
-    for (const Run& run : runs) steps[run.wave] += step_count(run, plan.step_bytes);
+    for (const Run& run : runs) steps[run.wave] += step_count(plan, run);
     for (std::uint32_t wave = 0; wave < plan.wave_count; ++wave) plan.rounds[wave] = std::max(plan.rounds[wave], steps[wave]);
   }
   check_covered(plan, segments);
@@ -67,7 +68,7 @@ std::vector<Run> steps_of(const Plan& plan, int rank, std::uint32_t wave) {
   for (const Run& run : plan.runs.at(static_cast<std::size_t>(rank))) {
     if (run.wave != wave) continue;
     for (std::uint64_t begin = run.begin; begin < run.end; begin = steps.back().end) {
-      steps.push_back({run.file, run.wave, begin, step_end(run, begin, plan.step_bytes)});
+      steps.push_back({run.file, run.wave, begin, step_end(plan, run, begin)});
     }
   }
   return steps;

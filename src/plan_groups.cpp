@@ -6,8 +6,8 @@
 // groups. So all ranks are busy in every wave, and the last wave ends everything as soon as that leaves no rank more than a few percent
 // above its share.
 //
-// All of this happens within a *pool* of ranks: all that write, or (one_node_per_file) those of one node, which gets whole files. Pools know
-// nothing of each other; their waves of one number happen at the same time.
+// All of this happens within a *pool* of ranks: all that write, or (one_node_per_file) those of one node, which gets whole files. Pools
+// know nothing of each other; their waves of one number happen at the same time.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -39,8 +39,8 @@ class FileShare {
   [[nodiscard]] std::uint64_t left() const { return bytes_ - dealt_; }
   [[nodiscard]] std::uint64_t dealt() const { return dealt_; }
 
-  /// The nearest place to `at` where ranks may meet: a multiple of boundary_bytes in the file, or an end of a segment.
-  [[nodiscard]] std::uint64_t snapped(std::uint64_t at) const {
+  /// The nearest place to `at` where ranks may meet: a multiple of `boundary_bytes` in the file, or an end of a segment.
+  [[nodiscard]] std::uint64_t snapped(std::uint64_t at, std::uint64_t boundary_bytes) const {
     if (at >= bytes_) return bytes_;
     const std::size_t i = segment_at(at);
     const Segment& segment = segments_[i];
@@ -93,7 +93,7 @@ class Dealer {
  public:
   Dealer(Pool& pool, Plan& plan) : plan_(plan), ranks_(pool.ranks), files_(pool.files), given_(pool.ranks.size()) {
     share_ = (pool.bytes + given_.size() - 1) / given_.size();
-    most_ = share_ + std::max(share_ / 25, boundary_bytes);
+    most_ = share_ + std::max(share_ / 25, plan.boundary_bytes);
   }
 
   /// Returns the number of waves.
@@ -183,7 +183,7 @@ class Dealer {
     std::vector<std::uint32_t> with_room, all;
     for (std::uint32_t rank = 0; rank < given_.size(); ++rank) {
       all.push_back(rank);
-      if (given_[rank] + boundary_bytes <= share_) with_room.push_back(rank);
+      if (given_[rank] + plan_.boundary_bytes <= share_) with_room.push_back(rank);
     }
     return with_room.empty() ? all : with_room;
   }
@@ -221,10 +221,10 @@ class Dealer {
     std::uint64_t weight = 0;
     for (const std::uint32_t rank : team.ranks) {
       weight += weight_of(rank);
-      cuts.push_back(std::max(start, team.file->snapped(start + scaled(bytes, weight, team.weight))));
+      cuts.push_back(std::max(start, team.file->snapped(start + scaled(bytes, weight, team.weight), plan_.boundary_bytes)));
     }
     if (end == team.file->bytes()) cuts.back() = end;
-    if (bytes < boundary_bytes) cuts.assign(cuts.size(), cuts.back());  // not worth a boundary: the first rank has it
+    if (bytes < plan_.boundary_bytes) cuts.assign(cuts.size(), cuts.back());  // not worth a boundary: the first rank has it
     Group group{team.file->number(), wave_, {}};
     for (std::size_t i = 0; i < cuts.size(); ++i) {
       if (cuts[i] == team.file->dealt()) continue;

@@ -14,9 +14,6 @@ struct Segment {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// Where ranks meet: a multiple of this in file offset. Covers the stripes and lock units of the usual parallel file systems.
-inline constexpr std::uint64_t boundary_bytes = std::uint64_t{1} << 20;
-
 /// Throws Error(internal) for a layout whose targets overlap, or leave their file, or lie inside its header.
 [[nodiscard]] std::vector<Segment> segments_of(const Targets& targets, const Layout& layout, const PlanOptions& options);
 [[nodiscard]] std::vector<Window> windows_of(const Targets& targets, const Layout& layout, const PlanOptions& options);

@@ -90,7 +90,9 @@ class PosixFile final : public File {
 
   void drop_cache(std::uint64_t position, std::uint64_t length) override {
     constexpr unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
+    const int result = ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
+    // The kernel tells of a lost write once: a later fsync would not hear of it.
+    if (result != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) fail(path_, "writing back failed", errno);
     ::posix_fadvise(descriptor_, static_cast<off_t>(position), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
   }
 

@@ -53,6 +53,7 @@ class Wave {
       if (number % rounds_between_comparisons_ == 0) common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
     }
     output_.close();
+    settle_rest(common);
     return common.signal;
   }
 
@@ -75,6 +76,12 @@ class Wave {
     return exchange_.post(outgoing, sent, round.incoming, received_);
   }
 
+  void settle_rest(const Common& common) {
+    if (state_.error || common.must_stop || !state_.settler) return;
+    workers_.start(workers_.size(), [&](std::size_t worker, std::size_t) { state_.settler->finish(buffers_[worker].scratch); });
+    state_.keep(workers_.wait());
+  }
+
   void wait(const std::vector<std::unique_ptr<Request>>& messages) {
     const Stopwatch watch(state_.counters.exchange_ns);
     wait_all(messages);
@@ -91,8 +98,10 @@ class Wave {
   }
 
   void note_written(const Round::Part& part) const {
-    if (state_.options.written) state_.options.written({part.piece.file, part.piece.begin, part.piece.end, part.crc32c});
+    if (state_.options.written) state_.options.written(extent_of(part));
   }
+
+  static Extent extent_of(const Round::Part& part) { return {part.piece.file, part.piece.begin, part.piece.end, part.crc32c}; }
 
   void read_item(const Outgoing::Item& item, std::span<std::byte> to, Buffers& buffers) {
     const Stopwatch watch(state_.counters.read_ns);
@@ -131,7 +140,7 @@ class Wave {
     workers_.start(writes + reads + others, [&, writes, reads](std::size_t worker, std::size_t task) {
       if (task < writes) {
         const Round::Part& part = written.parts[task];
-        output_.write_alone(part.piece.file, part.piece.begin, output_of(written, part, written_data));
+        output_.write_alone(extent_of(part), output_of(written, part, written_data), buffers_[worker].scratch);
         note_written(part);
       } else if (task < writes + reads) {
         Round::Part& part = made.parts[task - writes];

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "crc32c.h"
+#include "read_back.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "unshard/move.h"
@@ -15,8 +16,6 @@
 
 namespace unshard {
 namespace {
-
-constexpr std::uint64_t read_bytes = std::uint64_t{256} << 10;
 
 /// The ranks that see the files.
 std::vector<int> ranks_but(const Comm& comm, const std::vector<int>& blind) {
@@ -65,60 +64,37 @@ class ReadBack {
 
   /// Reads `extents`, all of one file.
   void check_file(std::span<const Extent> extents, Workers& workers, std::vector<std::vector<std::byte>>& buffers) {
-    const std::string path = join_path(folder_, partial_name(plan_.layout.files[extents[0].file]));
-    const std::unique_ptr<File> file = files_.open_for_reading(path);
+    const std::unique_ptr<File> file = files_.open_for_reading(join_path(folder_, partial_name(plan_.layout.files[extents[0].file])));
     std::vector<std::vector<std::uint32_t>> checksums;  // of each extent's pieces
     std::vector<std::atomic<std::size_t>> left(extents.size());
     std::vector<std::pair<std::size_t, std::size_t>> pieces;
     for (std::size_t e = 0; e < extents.size(); ++e) {
-      checksums.emplace_back((extents[e].end - extents[e].begin + read_bytes - 1) / read_bytes);
+      checksums.emplace_back((extents[e].end - extents[e].begin + read_back_bytes - 1) / read_back_bytes);
       for (std::size_t p = 0; p < checksums.back().size(); ++p) pieces.emplace_back(e, p);
       left[e] = checksums.back().size();
     }
     workers.start(pieces.size(), [&](std::size_t worker, std::size_t task) {
       stop_if_signalled(limits_);
       const auto [e, p] = pieces[task];
-      const std::uint64_t begin = extents[e].begin + p * read_bytes, end = std::min(extents[e].end, begin + read_bytes);
-      const std::span<std::byte> data = std::span(buffers[worker]).first(end - begin);
-      read_written(*file, begin, data);
-      checksums[e][p] = crc32c(data);
+      const std::uint64_t begin = extents[e].begin + p * read_back_bytes, end = std::min(extents[e].end, begin + read_back_bytes);
+      checksums[e][p] = checksum_of_written(*file, begin, std::span(buffers[worker]).first(end - begin));
       // Nobody needs the pages again, and a job is charged for them. While this thread waits for the device the others read on.
       if (--left[e] == 0) file->drop_cache(extents[e].begin, extents[e].end - extents[e].begin);
     });
     if (const std::optional<Error> error = workers.wait()) throw *error;
-    for (std::size_t e = 0; e < extents.size(); ++e) compare(path, extents[e], checksums[e]);
+    for (std::size_t e = 0; e < extents.size(); ++e) compare(*file, extents[e], checksums[e]);
   }
 
  private:
-  static void compare(const std::string& path, const Extent& extent, const std::vector<std::uint32_t>& pieces) {
+  static void compare(const File& file, const Extent& extent, const std::vector<std::uint32_t>& pieces) {
     std::uint32_t all = 0;
     std::uint64_t position = extent.begin;
     for (const std::uint32_t piece : pieces) {
-      const std::uint64_t bytes = std::min(read_bytes, extent.end - position);
+      const std::uint64_t bytes = std::min(read_back_bytes, extent.end - position);
       all = crc32c_joined(all, piece, bytes);
       position += bytes;
     }
-    if (all == extent.crc32c) return;
-    throw Error(ErrorCode::verification, printable(path, 4096) + ": bytes " + std::to_string(extent.begin) + " to " +
-                                             std::to_string(extent.end) + " are not what was written (CRC-32C " + hexadecimal(all) +
-                                             ", expected " + hexadecimal(extent.crc32c) +
-                                             "); the file system or MPI-IO lost or changed data");
-  }
-
-  /// A file that ends too early was not written well; of an input it would be called bad.
-  static void read_written(File& file, std::uint64_t position, std::span<std::byte> to) {
-    try {
-      file.read_at(position, to);
-    } catch (const Error& error) {
-      throw Error(error.code() == ErrorCode::bad_input ? ErrorCode::verification : error.code(), error.what());
-    }
-  }
-
-  static std::string hexadecimal(std::uint32_t value) {
-    constexpr std::string_view digits = "0123456789abcdef";
-    std::string text;
-    for (int shift = 28; shift >= 0; shift -= 4) text += digits[value >> shift & 15];
-    return text;
+    require_as_written(file, extent, all);
   }
 
   FileSystem& files_;
@@ -134,8 +110,8 @@ void verify(Comm& comm, FileSystem& target_files, const std::string& folder, con
   const std::vector<Extent> mine = extents_to_read(comm, extents, blind);
   collectively(comm, "verify", [&] {
     Workers workers(static_cast<std::size_t>(
-        std::clamp<std::uint64_t>(limits.buffer_bytes / read_bytes, 1, static_cast<std::uint64_t>(std::max(limits.threads, 1)))));
-    std::vector<std::vector<std::byte>> buffers(workers.size(), std::vector<std::byte>(read_bytes));
+        std::clamp<std::uint64_t>(limits.buffer_bytes / read_back_bytes, 1, static_cast<std::uint64_t>(std::max(limits.threads, 1)))));
+    std::vector<std::vector<std::byte>> buffers(workers.size(), std::vector<std::byte>(read_back_bytes));
     ReadBack read_back(target_files, folder, plan, limits);
     for (std::size_t first = 0; first < mine.size();) {
       std::size_t last = first;

@@ -27,8 +27,8 @@ class WaveOutput {
   /// Collective over the group. `data` is empty for a rank that has nothing to write.
   void write_together(std::uint64_t position, std::span<const std::byte> data);
 
-  /// Local. Thread-safe.
-  void write_alone(std::uint32_t file, std::uint64_t position, std::span<const std::byte> data);
+  /// Local. Thread-safe. Writes the bytes of `piece`; settles what was written before, with `buffer` (settle.h).
+  void write_alone(const Extent& piece, std::span<const std::byte> data, std::span<std::byte> buffer);
 
   /// Collective over the group.
   void close();

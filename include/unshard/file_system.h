@@ -45,7 +45,8 @@ class File {
   virtual bool reserve(std::uint64_t size_bytes) = 0;
   /// Starts write-back of a written range and returns at once. A hint.
   virtual void start_writeback(std::uint64_t position, std::uint64_t length) = 0;
-  /// Waits until the range is written back, whoever wrote it on this node, then drops it from the page cache. A hint.
+  /// Waits until the range is written back, whoever wrote it on this node, then drops it from the page cache. A hint; but throws Error(io |
+  /// no_space) when the device refused what was written.
   virtual void drop_cache(std::uint64_t position, std::uint64_t length) = 0;
   /// fsync. Every error counts: NFS and delayed allocation report lost writes here.
   virtual void sync() = 0;
@@ -75,14 +76,14 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   [[nodiscard]] virtual std::unique_ptr<File> open_for_reading(const std::string& path) = 0;
-  /// Opens for reading and writing; `create` makes the file or truncates it.
+  /// Opens for reading and writing; `create` makes the file or truncates it. A link in the last place of the path is not followed.
   [[nodiscard]] virtual std::unique_ptr<File> open_for_writing(const std::string& path, bool create) = 0;
   /// None when nothing is there (or a dead link, or a link to itself).
   [[nodiscard]] virtual std::optional<FileStatus> status(const std::string& path) = 0;
   /// Sorted by name. Throws Error(io) when the folder can't be read.
   [[nodiscard]] virtual std::vector<FolderEntry> list(const std::string& folder) = 0;
-  virtual void make_folder(const std::string& path) = 0;  ///< with parents; existing ones are fine
-  virtual void remove_file(const std::string& path) = 0;  ///< nothing there: fine
+  virtual void make_folder(const std::string& path) = 0;    ///< with parents; existing ones are fine
+  virtual void remove_file(const std::string& path) = 0;    ///< nothing there: fine
   virtual void remove_folder(const std::string& path) = 0;  ///< with all in it; links are removed, not followed
   virtual void rename(const std::string& from, const std::string& to) = 0;
   virtual void sync_folder(const std::string& path) = 0;

@@ -43,6 +43,7 @@ struct MoveOptions {
   int threads = 4;                                        ///< I/O threads of this rank
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  ///< bound of all buffers of this rank together
   bool home_readers = false;  ///< each shard is read by one rank that sees it and sent to the owners; else owners read
+  bool read_back = false;  ///< a rank reads back and compares what it has written, as it goes; only where no file is written collectively
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)>
       progress;  ///< called now and then on every rank, with the bytes that all ranks have written since the last call
@@ -54,6 +55,7 @@ struct MoveOptions {
 /// Per rank figures of a move.
 struct MoveReport {
   std::vector<Extent> extents;  ///< what this rank wrote, sorted by file and position
+  bool read_back = false;       ///< all of it, on every rank, was read back and compared
   std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
   std::uint64_t messages = 0;                                ///< that this rank received
   std::uint64_t read_ns = 0, exchange_ns = 0, write_ns = 0;  ///< of the I/O threads together; they overlap
@@ -76,6 +78,10 @@ struct ReadFacts {
 /// Local, pure. Whether MoveOptions::home_readers is to be set: owners do not see all that they need, or would open files more than twice
 /// on average. Home ranks open each file once, and send: on a shared file system that is only worth it to spare its metadata servers.
 [[nodiscard]] bool home_ranks_read(const ReadFacts& facts);
+
+/// Local, pure. Whether all ranks that see the target (those not in `blind`, sorted) run on one node. What any of them reads back comes
+/// from the same page cache then, so that each may do it for itself (MoveOptions::read_back); else verify() lets another node read.
+[[nodiscard]] bool share_page_cache(const Comm& comm, const std::vector<int>& blind);
 
 /// Local, pure. The least --buffer-size that this plan can be moved with.
 [[nodiscard]] std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions& options);

@@ -64,6 +64,9 @@ enum class IoMode : std::uint8_t { automatic, collective, posix };
 /// In PlanOptions::nodes: the rank can't write.
 inline constexpr int no_writer = -1;
 
+/// Ranks meet in a file at multiples of this. Covers the stripes and lock units of the usual parallel file systems.
+inline constexpr std::uint64_t usual_boundary_bytes = std::uint64_t{1} << 20;
+
 struct PlanOptions {
   int ranks = 1;
   std::uint64_t window_bytes = std::uint64_t{64} << 20;
@@ -73,6 +76,7 @@ struct PlanOptions {
   std::vector<int> nodes = {};     ///< by rank: the node it runs on, or no_writer; empty: all of one node
   bool one_node_per_file = false;  ///< a file is written by ranks of one node only, as NFS needs it: its clients keep whole pages
   std::vector<Window> done = {};   ///< what an earlier run has written: sorted, disjoint; left out of windows and runs
+  std::uint64_t boundary_bytes = usual_boundary_bytes;  ///< above 0; a rank gets less only where nothing more is left
 };
 
 struct Plan {
@@ -83,13 +87,14 @@ struct Plan {
   std::uint32_t wave_count = 0;
   std::vector<std::uint64_t> rounds;  ///< of each wave: the same number on every rank, that of the rank with most steps
   std::uint64_t step_bytes = 0;
+  std::uint64_t boundary_bytes = usual_boundary_bytes;
   int ranks = 1;
 };
 
 /// Local, pure. The layout stays that of the whole model whatever the stage; windows and runs are those of the stage's targets. Bytes per
-/// rank are equal but for a few percent where there is much more than 1 MiB a rank (with one_node_per_file: within a node; nodes share
-/// whole files as evenly as those allow); with less some ranks have nothing. Throws Error(internal) if its own check fails: every byte of
-/// every target (of the stage, and not done) in exactly one run.
+/// rank are equal but for a few percent where there is much more than boundary_bytes a rank (with one_node_per_file: within a node; nodes
+/// share whole files as evenly as those allow); with less some ranks have nothing. Throws Error(internal) if its own check fails: every
+/// byte of every target (of the stage, and not done) in exactly one run.
 [[nodiscard]] Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options);
 
 /// Local, pure. The steps of `rank` in `wave`, in order (of file and position): at most rounds[wave]. In round k a rank writes its step k,

@@ -129,7 +129,10 @@ class MemoryFile final : public File {
     return disk_->can_reserve;
   }
   void start_writeback(std::uint64_t, std::uint64_t) override {}
-  void drop_cache(std::uint64_t, std::uint64_t) override {}
+  void drop_cache(std::uint64_t, std::uint64_t) override {
+    const std::lock_guard lock(disk_->mutex);
+    disk_->check(Call::drop_cache, path_);
+  }
   void sync() override {
     const std::lock_guard lock(disk_->mutex);
     disk_->check(Call::sync, path_);

@@ -20,6 +20,7 @@ enum class Call : std::uint8_t {
   read,
   write,
   reserve,
+  drop_cache,
   sync,
   status,
   list,

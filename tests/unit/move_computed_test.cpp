@@ -122,7 +122,9 @@ Setting random_setting(Dice& dice) {
 std::string moved(const StoredModel& stored, const Targets& targets, Setting setting, std::uint64_t seed, std::uint64_t header_bytes) {
   StoredModel model = stored;
   const Layout layout = lay_out_for_test(targets, 1 << 30, header_bytes, 0);
-  const Plan plan = make_plan(targets, layout, {setting.ranks, setting.window_bytes, setting.step_bytes, 0, 0});
+  const Plan plan =
+      make_plan(targets, layout,
+                {.ranks = setting.ranks, .window_bytes = setting.window_bytes, .step_bytes = setting.step_bytes, .boundary_bytes = 512});
   setting.move.buffer_bytes = std::max(least_buffer_bytes(plan, setting.move), least_computing_bytes(targets)) + setting.spare_bytes;
   MemoryFileSystem disk;
   for (std::size_t f = 0; f < model.contents.size(); ++f) disk.put(model.source.files[f].path, model.contents[f]);

@@ -36,7 +36,7 @@ class Job {
   /// Moves, and reads back if the move succeeds. Throws what every rank threw.
   void run(int ranks, std::uint64_t seed = 0, int ranks_per_node = 0) {
     const Layout layout = lay_out_for_test(targets, 25000, 100, 0);
-    plan = make_plan(targets, layout, {ranks, 8192, step_bytes, 0, 0});
+    plan = make_plan(targets, layout, {.ranks = ranks, .window_bytes = 8192, .step_bytes = step_bytes, .boundary_bytes = 1024});
     if (shared_disk) {
       for (std::size_t f = 0; f < model.contents.size(); ++f) disk.put(model.source.files[f].path, model.contents[f]);
     }
@@ -57,7 +57,8 @@ class Job {
       const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
       const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", options);
       expect_as_foreseen(comm, here, report);
-      verify(comm, disk, "/out", plan, report.extents, {.threads = 2});
+      if (comm.rank() == 0) read_back = report.read_back;
+      if (!report.read_back) verify(comm, disk, "/out", plan, report.extents, {.threads = 2});
     });
   }
 
@@ -85,6 +86,7 @@ class Job {
   std::vector<std::unique_ptr<MemoryFileSystem>> views;  ///< by node; empty: everybody sees `disk`
   std::function<void()> before;                          ///< called when all files are there
   MoveNeeds needs;                                       ///< what was foreseen
+  bool read_back = false;                                ///< what the move said
 };
 
 struct Way {
@@ -147,6 +149,45 @@ TEST(Move, ATruncatedShardIsBadInput) {
 
 TEST(Move, AWriteThatLiesIsCaughtByReadingBack) {
   expect_failure(ErrorCode::verification, "out0.safetensors", [](Job& job) { job.before = [&job] { job.disk.lie("out0"); }; });
+}
+
+TEST(Move, AWriteThatLiesIsCaughtAsTheMoveGoesOn) {
+  expect_failure(ErrorCode::verification, "out0.safetensors", [](Job& job) {
+    job.options.read_back = true;
+    job.before = [&job] { job.disk.lie("out0"); };
+  });
+}
+
+TEST(Move, ADeviceThatRefusesWhatWasWrittenIsOneErrorEverywhere) {
+  for (const bool read_back : {false, true}) {
+    expect_failure(ErrorCode::io, "out1", [&](Job& job) {
+      job.options.read_back = read_back;
+      job.before = [&job] { job.disk.fail(Call::drop_cache, "out1"); };
+    });
+  }
+}
+
+TEST(Move, ReadsBackItselfUnlessAFileIsWrittenCollectively) {
+  for (const Way& way : ways) {
+    Job job;
+    job.options.io = way.io;
+    job.options.home_readers = way.home_readers;
+    job.options.read_back = true;
+    job.run(4);
+    job.expect_complete();
+    EXPECT_EQ(job.read_back, way.io == IoMode::posix);
+  }
+}
+
+TEST(Move, RanksOfOneNodeShareItsPageCache) {
+  for (int ranks_per_node = 1; ranks_per_node <= 4; ++ranks_per_node) {
+    InProcessOptions options;
+    options.ranks_per_node = ranks_per_node;
+    run_ranks(4, options, [&](Comm& comm) {
+      EXPECT_EQ(share_page_cache(comm, {}), ranks_per_node == 4);
+      EXPECT_EQ(share_page_cache(comm, {2, 3}), ranks_per_node != 1);  // those that see the target are on one node
+    });
+  }
 }
 
 TEST(Move, ASignalOnOneRankStopsAllWithItsCode) {

@@ -1,0 +1,66 @@
+#include "settle.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "read_back.h"
+
+namespace unshard {
+namespace {
+
+/// What is settled at once: a call for each piece would cost more than the waiting.
+constexpr std::uint64_t batch_bytes = std::uint64_t{8} << 20;
+
+void read_back(File& file, const Extent& piece, std::span<std::byte> buffer) {
+  const std::uint64_t step = std::min<std::uint64_t>(buffer.size(), read_back_bytes);
+  std::uint32_t found = 0;
+  for (std::uint64_t at = piece.begin; at < piece.end; at += step) {
+    found = checksum_of_written(file, at, buffer.first(std::min(step, piece.end - at)), found);
+  }
+  require_as_written(file, piece, found);
+}
+
+}  // namespace
+
+void Settler::add(std::shared_ptr<File> file, const Extent& piece, std::span<std::byte> buffer) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back({std::move(file), piece});
+    waiting_bytes_ += piece.end - piece.begin;
+  }
+  settle(take(trail_bytes_), buffer);
+}
+
+void Settler::finish(std::span<std::byte> buffer) {
+  for (std::vector<Written> batch = take(0); !batch.empty(); batch = take(0)) settle(batch, buffer);
+}
+
+std::vector<Settler::Written> Settler::take(std::uint64_t bytes_to_leave) {
+  std::vector<Written> batch;
+  const std::lock_guard lock(mutex_);
+  if (waiting_bytes_ <= bytes_to_leave) return batch;
+  for (std::uint64_t bytes = 0; bytes < batch_bytes && !waiting_.empty(); waiting_.pop_front()) {
+    batch.push_back(std::move(waiting_.front()));
+    bytes += batch.back().piece.end - batch.back().piece.begin;
+    waiting_bytes_ -= batch.back().piece.end - batch.back().piece.begin;
+  }
+  return batch;
+}
+
+void Settler::settle(const std::vector<Written>& batch, std::span<std::byte> buffer) const {
+  if (reads_back_) {
+    for (const Written& written : batch) read_back(*written.file, written.piece, buffer);
+  }
+  for (auto first = batch.begin(); first != batch.end();) {
+    Extent range = first->piece;
+    auto next = first;
+    for (; next != batch.end() && next->file == first->file; ++next) {
+      range.begin = std::min(range.begin, next->piece.begin);
+      range.end = std::max(range.end, next->piece.end);
+    }
+    first->file->drop_cache(range.begin, range.end - range.begin);
+    first = next;
+  }
+}
+
+}  // namespace unshard

@@ -1,0 +1,50 @@
+// What follows the writing: a piece is read back, waited for until it is on the device, and dropped from the page cache, by the thread that
+// has written enough others since. So the pages of the output are a few that are used again and again: memory that was never touched, or
+// was given back to the host of a virtual machine, costs more than the copying (measured: 1.9 s instead of 5.0 s for 3.1 GB).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "unshard/file_system.h"
+#include "unshard/move.h"
+
+namespace unshard {
+
+/// How many bytes of output a rank keeps in the page cache behind the place where it writes: enough for the device to work at full speed.
+inline constexpr std::uint64_t usual_trail_bytes = std::uint64_t{64} << 20;
+
+/// All functions are Local and thread-safe, and throw Error(verification) naming a piece that is not what was written, or Error(io) when
+/// the device refused it.
+class Settler {
+ public:
+  /// `reads_back`: pieces are compared with their checksums before they are dropped.
+  explicit Settler(bool reads_back, std::uint64_t trail_bytes = usual_trail_bytes) : reads_back_(reads_back), trail_bytes_(trail_bytes) {}
+
+  /// Notes a piece that was written through `file`. Settles the oldest ones when there are too many. `buffer` is used for reading.
+  void add(std::shared_ptr<File> file, const Extent& piece, std::span<std::byte> buffer);
+
+  /// Settles what is left; several threads may share this.
+  void finish(std::span<std::byte> buffer);
+
+ private:
+  struct Written {
+    std::shared_ptr<File> file;
+    Extent piece;
+  };
+  [[nodiscard]] std::vector<Written> take(std::uint64_t bytes_to_leave);
+  void settle(const std::vector<Written>& batch, std::span<std::byte> buffer) const;
+
+  bool reads_back_;
+  std::uint64_t trail_bytes_;
+  std::mutex mutex_;
+  std::deque<Written> waiting_;      ///< in the order of writing
+  std::uint64_t waiting_bytes_ = 0;  ///< of these
+};
+
+}  // namespace unshard

@@ -16,6 +16,7 @@
 #include "send_home.h"
 #include "tensor_table.h"
 #include "thread_loop.h"
+#include "twin_files.h"
 #include "unshard/agree.h"
 #include "unshard/checkpoint_format.h"
 #include "unshard/file_cache.h"
@@ -36,6 +37,7 @@ struct OwnFiles {
   std::vector<PackedRecords> records;  ///< of each tensor
   std::vector<ObjectNote> objects;
   std::vector<FileFinding> findings;
+  std::vector<FilePrint> prints;
   Facts facts;
 };
 
@@ -102,6 +104,7 @@ class HeaderReader {
   }
 
   void add(FileId file, ShardContents contents) {
+    if (const auto print = print_of(file, contents.pieces)) own.prints.push_back(*print);
     std::size_t expected = 0;  // files of a job list the same tensors in the same order
     for (std::size_t position = 0; position < contents.pieces.size(); ++position) {
       const Piece& piece = contents.pieces[position];
@@ -215,6 +218,7 @@ Catalog read_catalog(Comm& comm, FileCache& files, const Source& source) {
   catalog.findings = unite_findings(comm, source, own.findings);
   catalog.findings.insert(catalog.findings.end(), table.findings.begin(), table.findings.end());
   for (Finding& finding : compare_file_copies(comm, files, source)) catalog.findings.push_back(std::move(finding));
+  for (Finding& finding : find_twins(comm, files, source, own.prints)) catalog.findings.push_back(std::move(finding));
   catalog.objects = unite_objects(comm, own.objects);
   catalog.chunks = send_home(comm, catalog.tensors, own.records, table.ids, table.contradictory);
   if (catalog.tensors.empty() && !has_errors(catalog.findings) && !source.files.empty()) {

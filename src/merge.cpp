@@ -10,10 +10,8 @@
 #include "adapter_settings.h"
 #include "command_identity.h"
 #include "dora.h"
-#include "dry_run.h"
 #include "input.h"
 #include "input_watch.h"
-#include "kept_split.h"
 #include "merge_steps.h"
 #include "model_input.h"
 #include "plan_parts.h"
@@ -23,23 +21,11 @@
 #include "step_times.h"
 #include "steps.h"
 #include "unshard/agree.h"
-#include "unshard/output_format.h"
 #include "unshard/publish.h"
 #include "wire.h"
 
 namespace unshard {
 namespace {
-
-/// Collective. Whether the target lies on NFS, as some rank that writes sees it.
-bool is_on_nfs(const Session& session, const TargetFolder& target) {
-  const bool here = collectively(session.comm, "plan", [&] {
-    if (!target.writes(session.comm.rank())) return false;
-    std::string path = target.path;
-    while (path != "/" && !session.files.status(path)) path = parent_path(path);
-    return session.files.status(path).has_value() && session.files.is_nfs(path);
-  });
-  return session.comm.reduce_all(here ? 1 : 0, Reduction::max) == 1;
-}
 
 /// Collective. What LoRA tensors there are, and what becomes of them: adapters of folders are folded, those inside the checkpoint too, or
 /// written beside the base weights (returned).
@@ -49,6 +35,8 @@ std::vector<AdapterOutput> settle_adapters(const Session& session, Input& input,
     map.lora.adapters.push_back(read_adapter(session, folder, limits_of(session, options.input), input.tree, input.source, catalog));
   if (!options.adapters.empty() || map.lora.what == LoraChoice::What::drop) return {};
   map.lora.adapters = adapters_in(session, input.source, catalog, options.lora_alpha);
+  if (map.lora.adapters.empty() && options.lora_alpha)
+    session.log.warning("--lora-alpha has no effect: the checkpoint holds no LoRA tensors");
   collectively(session.comm, "adapter", [&] { leave_out_dropped(catalog.tensors, map.drop, map.lora.adapters); });
   for (const AdapterUse& use : map.lora.adapters) session.log.line(describe(use));
   return collectively(session.comm, "adapter", [&] {
@@ -91,101 +79,6 @@ void say_what_became_of_lora(const Session& session, const std::vector<AdapterOu
                         name_list(folders) + " (--lora fold folds it in)");
   }
 }
-
-}  // namespace
-
-Layout lay_out(const Session& session, const Source& source, const Catalog& catalog, Mapping& mapping,
-               const std::vector<AdapterOutput>& adapters, const std::string& config_text, const MergeOptions& options, Output& output) {
-  return collectively(session.comm, "plan", [&] {
-    const OutputFormat& format = output_named(options.output_format);
-    Layout layout;
-    output.parameters = mapping.targets.targets.size();
-    if (output.parameters > 0) {
-      layout =
-          format.lay_out(mapping.targets, {options.max_shard_bytes, config_text,
-                                           kept_split(source, catalog, mapping.targets, options.max_shard_bytes), mapping.block_by_target});
-      output.indexes = format.indexes(mapping.targets, layout);
-    }
-    append_adapters(adapters, mapping.targets, layout);
-    for (const AdapterOutput& adapter : adapters)
-      output.indexes.push_back({join_path(adapter.folder, "adapter_config.json"), adapter.config});
-    return layout;
-  });
-}
-
-Plan agree_on_plan(const Session& session, const Targets& targets, const Layout& layout, const TargetFolder& target,
-                   const MergeOptions& options, const std::vector<Window>& done) {
-  PlanOptions plan_options;
-  plan_options.ranks = options.dry_run && options.dry_run_ranks > 0 ? options.dry_run_ranks : session.comm.size();
-  if (plan_options.ranks == session.comm.size() && session.comm.node_count() > 1) {
-    for (int rank = 0; rank < session.comm.size(); ++rank)
-      plan_options.nodes.push_back(target.writes(rank) ? session.comm.node_of(rank) : no_writer);
-    plan_options.one_node_per_file = is_on_nfs(session, target);
-  }
-  plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.input.threads);
-  // Stage 2 completes the model: it writes what stage 1 has not, by the journals (`done`). Only the dry run has to believe in stage 1.
-  plan_options.stage = options.stage == 2 && !options.dry_run ? 0 : options.stage;
-  plan_options.stage_layers = options.stage_layers;
-  plan_options.done = done;
-  Plan plan = collectively(session.comm, "plan", [&] { return make_plan(targets, layout, plan_options); });
-  const std::uint64_t hash = plan_hash(plan);
-  const std::uint64_t least = session.comm.reduce_all(hash, Reduction::min);
-  const std::uint64_t most = session.comm.reduce_all(hash, Reduction::max);
-  if (least != most) throw Error(ErrorCode::internal, "plan: the ranks made different plans; are all ranks of the same build?");
-  return plan;
-}
-
-namespace {
-
-MoveOptions move_options(const Session& session, const MergeOptions& options) {
-  MoveOptions move;
-  move.io = options.io;
-  move.threads = options.input.threads;
-  move.buffer_bytes = limits_of(session, options.input).buffer_bytes;
-  move.mpi_hints = options.mpi_hints;
-  move.progress = [&log = session.log](std::uint64_t bytes) { log.add_progress(bytes); };
-  move.signal = session.signal;
-  return move;
-}
-
-}  // namespace
-
-void require_enough_buffer(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options) {
-  const MoveOptions move = move_options(session, options);
-  const std::uint64_t least = std::max(least_buffer_bytes(plan, move), least_computing_bytes(targets));
-  if (move.buffer_bytes >= least) return;
-  throw Error(ErrorCode::usage, "plan: --buffer-size " + std::to_string(move.buffer_bytes) + ": is too small for this plan; at least " +
-                                    std::to_string(least) + " bytes are needed");
-}
-
-MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, Catalog& catalog, const Mapping& mapping,
-                           const Plan& plan, const TargetFolder& target, const MergeOptions& options, Journal* journal, StepTimes& times) {
-  times.enter("move");
-  const ChunkTable chunks = send_chunks(session.comm, catalog, mapping.targets, plan);
-  catalog.chunks = std::vector<Chunk>();
-  MoveOptions move_with = move_options(session, options);
-  if (journal != nullptr) move_with.written = [journal](const Extent& extent) { journal->add(extent); };
-  move_with.read_back = options.verify && share_page_cache(session.comm, target.blind);
-  move_with.home_readers = home_ranks_read(read_facts(session.comm, source, chunks));
-  std::uint64_t total_bytes = 0;
-  for (const std::uint64_t bytes : bytes_by_rank(plan)) total_bytes += bytes;
-  session.log.begin_progress("Merging", total_bytes);
-  MoveReport report;
-  const auto moved = attempt([&] {
-    report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
-  });
-  collectively(session.comm, "move", [&] {
-    if (journal != nullptr) journal->flush();
-  });  // after a failure, too: the next run goes on from there
-  if (moved) throw Error(*moved);
-  session.log.end_progress();
-  times.enter("verify");
-  if (options.verify && !report.read_back)
-    verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input), target.blind);
-  return report;
-}
-
-namespace {
 
 /// Says how much need not be written again, and what of stage 1 must be.
 void say_what_is_done(const Session& session, const Resumed& resumed, const Targets& targets, const Layout& layout,
@@ -245,115 +138,176 @@ void publish_model(const Session& session, const TargetFolder& target, const Out
   publish(session.comm, session.files, target, output.plan, assets, config.reader, last);
 }
 
-}  // namespace
+/// Collective. config.json, with the numbers that options give instead of its own.
+ConfigFolder config_of(const Session& session, const Source& source, const MergeOptions& options) {
+  ConfigFolder config = find_config(session, source, options.hf_config);
+  for (const auto& [key, value] : options.config_overrides) config.config.override_number(key, value);
+  return config;
+}
 
-bool is_done_already(const Session& session, const OpenedPartial& partial, const std::string& target_dir) {
-  if (partial.is_published) {
-    session.log.line("An earlier run had written all of " + printable(target_dir, 4096) + " and was ended before it could say so");
+/// What the target may not touch.
+std::vector<std::string> folders_read(const ConfigFolder& config, const MergeOptions& options) {
+  std::vector<std::string> folders = options.input.local_dirs;
+  for (const std::string& folder : {config.path, options.like_dir, options.fill_missing_from}) {
+    if (!folder.empty()) folders.push_back(folder);
+  }
+  for (const AdapterFolder& adapter : options.adapters) folders.push_back(adapter.path);
+  return folders;
+}
+
+StepTimes times_from(const std::string& step) {
+  StepTimes times;
+  times.enter(step);
+  return times;
+}
+
+/// One merge. Its functions are the steps, in their order, each Collective; what one makes, the next ones use.
+class Merge {
+ public:
+  /// Collective. Discovers the checkpoint and its config.json.
+  Merge(const Session& session, const MergeOptions& options)
+      : session_(session),
+        options_(options),
+        limits_(limits_of(session, options.input)),
+        times_(times_from("discover")),
+        input_(open_input(session, options.input.backend, options.input.local_dirs)),
+        watch_(session.comm, session.files, input_.source),
+        files_(session.files, input_.source, limits_),
+        config_(config_of(session, input_.source, options)),
+        sources_(folders_read(config_, options)) {}
+
+  /// Collective. Returns the JSON result.
+  std::string run() {
+    find_target();
+    read_catalog();
+    map();
+    plan();
+    if (options_.dry_run) return show_move(session_, input_.source, catalog_, mapping_.targets, output_.plan, options_);
+    if (!open_and_resume()) return report({});
+    const MoveReport moved = move();
+    publish();
+    const std::string result = report(moved);
+    session_.log.line(options_.stage == 1 ? "Stage 1 completed successfully" : "Model merging completed successfully");
+    return result;
+  }
+
+ private:
+  void find_target() {
+    times_.enter("target");
+    target_ = check_target_folder(session_.comm, session_.files, options_.target_dir, sources_, options_.overwrite || options_.stage == 2,
+                                  !options_.dry_run);
+    if (target_.blind.empty()) return;
+    session_.log.line("note: " + printable(parent_path(target_.path), 4096) + " is not seen on " + target_.blind_hosts +
+                      ": ranks there only read and send");
+  }
+
+  void read_catalog() {
+    times_.enter("catalog");
+    assets_ = find_assets(session_, config_, options_.adapters);
+    if (const std::string code = missing_remote_code(session_, config_); !code.empty()) session_.log.line("note: " + code);
+    session_.log.line("Merging parameters using " + counted(static_cast<std::uint64_t>(options_.input.threads), "thread") + " on " +
+                      counted(static_cast<std::uint64_t>(session_.comm.size()), "rank"));
+    map_options_ = complete_map_options(session_, input_.source, options_.map, options_.custom_mapping_path, options_.like_dir, limits_);
+    if (!options_.adapters.empty()) map_options_.lora.what = LoraChoice::What::fold;
+    catalog_ = read_model_input(session_, "catalog", files_, input_, config_.config, map_options_, options_.fill_missing_from,
+                                options_.input.cache_dir, limits_);
+    adapters_ = settle_adapters(session_, input_, catalog_, config_.config, options_, map_options_);
+    watch_.extend();
+  }
+
+  void map() {
+    times_.enter("map");
+    const auto vocabulary = new_vocabulary(catalog_.tensors, map_options_.lora, config_.config);
+    if (vocabulary) config_.config.override_number("vocab_size", *vocabulary);
+    mapping_ = make_mapping(session_, files_, catalog_, config_.config, map_options_);
+    if (!input_.source.set_aside.empty()) session_.log.line(line_of_set_aside(input_.source));
+    for (const std::string& note : mapping_.notes) session_.log.line(note);
+    set_factors(session_, files_, input_.source, catalog_, mapping_);
+    if (vocabulary) {
+      mapping_.edits.vocab_size = vocabulary;
+      session_.log.line("The adapter has other embeddings than the base: vocab_size becomes " + std::to_string(*vocabulary));
+    }
+    say_what_became_of_lora(session_, adapters_, map_options_);
+  }
+
+  void plan() {
+    times_.enter("plan");
+    const std::string config_text = config_.config.edited(mapping_.edits);
+    const Layout layout = lay_out(session_, input_.source, catalog_, mapping_, adapters_, config_text, options_, output_);
+    output_.plan = agree_on_plan(session_, mapping_.targets, layout, target_, options_, {});
+    require_enough_buffer(session_, mapping_.targets, output_.plan, options_);
+  }
+
+  /// The partial folder, and what an earlier run has left there. Returns false when that is the whole model, published.
+  bool open_and_resume() {
+    const std::vector<std::string> names = model_files(output_, assets_);
+    check_places(session_.comm, session_.files, target_, names);
+    check_report_path(session_, options_.report_path, target_, names, sources_);
+    times_.enter("target");
+    const Layout& layout = output_.plan.layout;
+    const std::uint64_t stage_layers = options_.stage != 0 ? options_.stage_layers : 0;
+    key_ = {command_identity(session_.comm, input_.tree, input_.source, catalog_, mapping_.targets, layout, stage_layers),
+            watch_.identity(), options_.stage};
+    partial_ = open_partial(session_.comm, session_.files, target_, output_.plan, {key_.command, options_.restart, options_.stage == 2});
+    if (is_done_already(session_, partial_, options_.target_dir)) return false;
+    resumed_ = resume_from_journals(session_.comm, session_.files, target_, output_.plan, partial_.found, key_, limits_);
+    say_what_is_done(session_, resumed_, mapping_.targets, layout, options_);
     return true;
   }
-  for (const std::string& note : partial.notes) session.log.line(note);
-  return false;
-}
 
-std::string show_plan(const Session& session, const Targets& targets, const Plan& plan, const MergeOptions& options,
-                      const std::optional<MoveNeeds>& needs) {
-  const std::uint64_t buffer_bytes = limits_of(session, options.input).buffer_bytes;
-  for (const std::string& line : dry_run_lines(targets, plan, buffer_bytes, needs)) session.log.line(line);
-  return session.comm.rank() == 0 ? dry_run_json(targets, plan, buffer_bytes, needs) : "";
-}
+  /// Writes what is left.
+  MoveReport move() {
+    Plan left = agree_on_plan(session_, mapping_.targets, output_.plan.layout, target_, options_, resumed_.done);
+    const auto journal = begin_journal(session_.comm, session_.files, target_, key_, resumed_.run);
+    MoveReport moved = move_and_verify(session_, files_, input_.source, catalog_, mapping_, left, target_, options_, journal.get(), times_);
+    moved.extents.insert(moved.extents.end(), resumed_.extents.begin(), resumed_.extents.end());
+    output_.plan.runs = std::move(left.runs);  // who wrote, syncs
+    return moved;
+  }
 
-std::string show_move(const Session& session, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
-                      const MergeOptions& options) {
-  return show_plan(session, targets, plan, options,
-                   move_needs(session.comm, source, catalog, targets, plan, move_options(session, options)));
-}
+  void publish() {
+    times_.enter("publish");
+    watch_.require_unchanged();
+    session_.log.line("Successfully merged " + std::to_string(output_.parameters) + " parameters");
+    if (options_.stage == 1) {
+      end_stage_1(session_.comm, session_.files, target_, output_.plan);
+      session_.log.line("Stage 1 is in " + printable(target_.partial, 4096) + "; run the same command with --stage 2 to complete it");
+    } else {
+      publish_model(session_, target_, output_, mapping_, config_, assets_, options_);
+    }
+  }
+
+  std::string report(const MoveReport& moved) {
+    times_.leave();
+    return report_merge(session_, {options_, input_.source, catalog_, mapping_, output_.plan, moved, target_, times_});
+  }
+
+  const Session& session_;
+  const MergeOptions& options_;
+  WorkLimits limits_;
+  StepTimes times_;
+  Input input_;
+  InputWatch watch_;
+  FileCache files_;
+  ConfigFolder config_;
+  std::vector<std::string> sources_;
+  TargetFolder target_;
+  std::vector<Asset> assets_;
+  MapOptions map_options_;
+  Catalog catalog_;
+  std::vector<AdapterOutput> adapters_;  ///< written beside the base weights
+  Mapping mapping_;
+  Output output_;
+  JournalKey key_;
+  OpenedPartial partial_;  ///< its lock is held until the end
+  Resumed resumed_;
+};
+
+}  // namespace
 
 std::string merge(const Session& session, const MergeOptions& options) {
-  const WorkLimits limits = limits_of(session, options.input);
-  require_buffers("merge", limits, least_reading_bytes);
-  StepTimes times;
-  times.enter("discover");
-  Input input = open_input(session, options.input.backend, options.input.local_dirs);
-  InputWatch watch(session.comm, session.files, input.source);
-  ConfigFolder config = find_config(session, input.source, options.hf_config);
-  for (const auto& [key, value] : options.config_overrides) config.config.override_number(key, value);
-  std::vector<std::string> sources = options.input.local_dirs;
-  for (const std::string& folder : {config.path, options.like_dir, options.fill_missing_from}) {
-    if (!folder.empty()) sources.push_back(folder);
-  }
-  for (const AdapterFolder& adapter : options.adapters) sources.push_back(adapter.path);
-  times.enter("target");
-  const TargetFolder target = check_target_folder(session.comm, session.files, options.target_dir, sources,
-                                                  options.overwrite || options.stage == 2, !options.dry_run);
-  if (!target.blind.empty())
-    session.log.line("note: " + printable(parent_path(target.path), 4096) + " is not seen on " + target.blind_hosts +
-                     ": ranks there only read and send");
-  times.enter("catalog");
-  const std::vector<Asset> assets = find_assets(session, config, options.adapters);
-  if (const std::string code = missing_remote_code(session, config); !code.empty()) session.log.line("note: " + code);
-  session.log.line("Merging parameters using " + counted(static_cast<std::uint64_t>(options.input.threads), "thread") + " on " +
-                   counted(static_cast<std::uint64_t>(session.comm.size()), "rank"));
-
-  FileCache files(session.files, input.source, limits);
-  MapOptions map_options = complete_map_options(session, input.source, options.map, options.custom_mapping_path, options.like_dir, limits);
-  if (!options.adapters.empty()) map_options.lora.what = LoraChoice::What::fold;
-  Catalog catalog = read_model_input(session, "catalog", files, input, config.config, map_options, options.fill_missing_from,
-                                     options.input.cache_dir, limits);
-  const std::vector<AdapterOutput> adapters = settle_adapters(session, input, catalog, config.config, options, map_options);
-  watch.extend();
-  times.enter("map");
-  const auto vocabulary = new_vocabulary(catalog.tensors, map_options.lora, config.config);
-  if (vocabulary) config.config.override_number("vocab_size", *vocabulary);
-  Mapping mapping = make_mapping(session, files, catalog, config.config, map_options);
-  if (!input.source.set_aside.empty()) session.log.line(line_of_set_aside(input.source));
-  for (const std::string& note : mapping.notes) session.log.line(note);
-  set_factors(session, files, input.source, catalog, mapping);
-  if (vocabulary) {
-    mapping.edits.vocab_size = vocabulary;
-    session.log.line("The adapter has other embeddings than the base: vocab_size becomes " + std::to_string(*vocabulary));
-  }
-  say_what_became_of_lora(session, adapters, map_options);
-  times.enter("plan");
-  Output output;
-  const Layout layout = lay_out(session, input.source, catalog, mapping, adapters, config.config.edited(mapping.edits), options, output);
-  output.plan = agree_on_plan(session, mapping.targets, layout, target, options, {});
-  const Plan& plan = output.plan;
-  require_enough_buffer(session, mapping.targets, plan, options);
-  if (options.dry_run) return show_move(session, input.source, catalog, mapping.targets, plan, options);
-
-  const std::vector<std::string> names = model_files(output, assets);
-  check_places(session.comm, session.files, target, names);
-  check_report_path(session, options.report_path, target, names, sources);
-  times.enter("target");
-  const std::uint64_t stage_layers = options.stage != 0 ? options.stage_layers : 0;
-  const JournalKey key{command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, plan.layout, stage_layers),
-                       watch.identity(), options.stage};
-  const OpenedPartial partial = open_partial(session.comm, session.files, target, plan, {key.command, options.restart, options.stage == 2});
-  if (is_done_already(session, partial, options.target_dir)) {
-    times.leave();
-    return report_merge(session, {options, input.source, catalog, mapping, plan, {}, target, times});
-  }
-  const Resumed resumed = resume_from_journals(session.comm, session.files, target, plan, partial.found, key, limits);
-  say_what_is_done(session, resumed, mapping.targets, plan.layout, options);
-  Plan left = agree_on_plan(session, mapping.targets, plan.layout, target, options, resumed.done);
-  const auto journal = begin_journal(session.comm, session.files, target, key, resumed.run);
-  MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, left, target, options, journal.get(), times);
-  moved.extents.insert(moved.extents.end(), resumed.extents.begin(), resumed.extents.end());
-  output.plan.runs = std::move(left.runs);  // who wrote, syncs
-  times.enter("publish");
-  watch.require_unchanged();
-  session.log.line("Successfully merged " + std::to_string(output.parameters) + " parameters");
-  if (options.stage == 1) {
-    end_stage_1(session.comm, session.files, target, plan);
-    session.log.line("Stage 1 is in " + printable(target.partial, 4096) + "; run the same command with --stage 2 to complete it");
-  } else {
-    publish_model(session, target, output, mapping, config, assets, options);
-  }
-  times.leave();
-  const std::string result = report_merge(session, {options, input.source, catalog, mapping, plan, moved, target, times});
-  session.log.line(options.stage == 1 ? "Stage 1 completed successfully" : "Model merging completed successfully");
-  return result;
+  require_buffers("merge", limits_of(session, options.input), least_reading_bytes);
+  return Merge(session, options).run();
 }
 
 }  // namespace unshard

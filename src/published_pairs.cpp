@@ -246,15 +246,24 @@ std::vector<Made> PairSplitter::pieces(const std::string& stored, const Shape& s
   const Scope scope = [&](const Captures& captures) { return context_.names(captures); };
   const std::string name = name_for_rules(context_, stored);
   for (const Rule& rule : context_.family.megatron) {
-    if (rule.only_for_like || !rule.whole_is_stored) continue;
+    if (rule.only_for_like) continue;
+    refuse_by_rule(rule, name, scope);
+    if (!rule.whole_is_stored) continue;
     if (auto pieces = split_whole(rule, name, shape, scope)) return std::move(*pieces);
   }
   return {};
 }
 
+bool PairSplitter::can_translate(const std::string& name) const {
+  const Scope scope = [&](const Captures& captures) { return context_.names(captures); };
+  return std::none_of(context_.family.megatron.begin(), context_.family.megatron.end(),
+                      [&](const Rule& rule) { return !rule.only_for_like && is_refused_by(rule, name, scope); });
+}
+
 std::set<std::string> PairSplitter::modules() const {
   std::set<std::string> modules;
   for (const auto& [name, id] : bases_) {
+    if (!can_translate(name)) continue;
     for (const Made& piece : pieces(name, context_.table[id].shape)) {
       if (piece.shape.size() == 2 && piece.name.ends_with(weight_ending)) modules.insert(module_of(piece));
     }

@@ -32,12 +32,15 @@ class PairSplitter {
   /// shapes do not fit the base's, or no rule knows the module.
   [[nodiscard]] std::vector<PublishedPair> split(const LoraPair& pair) const;
   /// Local. What a stored tensor of this name is published as, by the rules that take one tensor apart; empty when none is about it. Throws
-  /// Error(bad_input) for a shape that does not fit the rule.
+  /// Error(bad_input) for a shape that does not fit the rule, Error(unsupported) when a rule says that it can't be translated.
   [[nodiscard]] std::vector<Made> pieces(const std::string& stored, const Shape& shape) const;
   /// Local. The modules with a matrix that the base weights are published as, as far as rules tell.
   [[nodiscard]] std::set<std::string> modules() const;
 
  private:
+  /// Whether no rule says that a tensor of this name can't be translated.
+  [[nodiscard]] bool can_translate(const std::string& name) const;
+
   const MapContext& context_;
   std::unordered_map<std::string, TensorId> bases_;  ///< base weights, by the name that rules have for them
 };

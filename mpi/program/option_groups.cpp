@@ -170,4 +170,9 @@ void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities)
   add_text(app, "--report", merge.report_path, "JSON report of every source and output tensor")->type_name("FILE");
 }
 
+void check_writing(const CLI::App& app, const MergeOptions& merge) {
+  if (merge.output_format == "hdf5" && app.count("--max-shard-size") > 0)
+    refuse("--max-shard-size goes with --output-format safetensors: an HDF5 file holds all parameters");
+}
+
 }  // namespace unshard

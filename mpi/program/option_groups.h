@@ -31,5 +31,7 @@ void add_naming(CLI::App& app, std::string& custom_mapping, std::string& like, s
 void add_without_effect(CLI::App& app, std::vector<std::string>& notes);
 void add_config_numbers(CLI::App& app, std::vector<std::pair<std::string, std::uint64_t>>& overrides);
 void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities);
+/// After parsing. Refuses what of these options contradicts each other.
+void check_writing(const CLI::App& app, const MergeOptions& merge);
 
 }  // namespace unshard

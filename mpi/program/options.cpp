@@ -36,8 +36,9 @@ void add_merge_lora(CLI::App& root, CommandLine& line, const Abilities& abilitie
   MergeLoraOptions& options = line.merge_lora;
   MergeOptions& merge = options.merge;
   merge.command = "merge-lora";
-  app.callback([&line, &options] {
+  app.callback([&line, &options, &app] {
     const MergeOptions& given = options.merge;
+    check_writing(app, given);
     need({{"--base-model", !given.input.local_dirs.empty()},
           {"--lora-adapter", !given.adapters.empty()},
           {"--target-dir", !given.target_dir.empty()}});
@@ -111,8 +112,9 @@ void add_extract_lora(CLI::App& root, CommandLine& line, const Abilities& abilit
   CLI::App& app = *root.add_subcommand("extract-lora", "write the LoRA adapter in a checkpoint, or the difference of two models as one");
   ExtractLoraOptions& options = line.extract_lora;
   options.merge.command = "extract-lora";
-  app.callback([&line, &options] {
+  app.callback([&line, &options, &app] {
     check_extract_lora(options);
+    check_writing(app, options.merge);
     line.command = Command::extract_lora;
   });
   add_input(app, options.merge.input, abilities);
@@ -134,7 +136,8 @@ void add_extract_lora(CLI::App& root, CommandLine& line, const Abilities& abilit
 void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("merge", "turn the shards of a checkpoint into a Hugging Face model folder");
   MergeOptions& merge = line.merge;
-  app.callback([&line] {
+  app.callback([&line, &app] {
+    check_writing(app, line.merge);
     need({{"--local-dir", !line.merge.input.local_dirs.empty()}, {"--target-dir", !line.merge.target_dir.empty()}});
     line.command = Command::merge;
   });

@@ -284,9 +284,13 @@ std::optional<std::vector<Made>> split_whole(const Rule& rule, const std::string
   return pieces;
 }
 
-void refuse_by_rule(const Rule& rule, const std::string& name, const Scope& scope) {
+bool is_refused_by(const Rule& rule, const std::string& name, const Scope& scope) {
   const auto captures = rule.refusal.empty() ? std::nullopt : rule.whole.match(name);
-  if (!captures || !applies(rule, *scope(*captures))) return;
+  return captures && applies(rule, *scope(*captures));
+}
+
+void refuse_by_rule(const Rule& rule, const std::string& name, const Scope& scope) {
+  if (!is_refused_by(rule, name, scope)) return;
   throw Error(ErrorCode::unsupported,
               printable(name) + ": " + rule.refusal + "; leave it out with --drop, or say with --custom-mapping what it is");
 }

@@ -61,7 +61,9 @@ using Scope = std::function<std::unique_ptr<Names>(const Captures& captures)>;
 [[nodiscard]] std::optional<std::vector<Made>> split_whole(const Rule& rule, const std::string& name, const Shape& shape,
                                                            const Scope& scope);
 
-/// Local, pure. Throws Error(unsupported) with the rule's reason when the rule says that a tensor of this name can't be translated.
+/// Local, pure. Whether the rule says that a tensor of this name can't be translated.
+[[nodiscard]] bool is_refused_by(const Rule& rule, const std::string& name, const Scope& scope);
+/// Local, pure. Then throws Error(unsupported) with the rule's reason.
 void refuse_by_rule(const Rule& rule, const std::string& name, const Scope& scope);
 
 /// Local, pure. The one piece `name`, if its whole is there.

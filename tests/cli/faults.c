@@ -1,7 +1,7 @@
 /* Loaded with LD_PRELOAD into the program under test: makes calls on chosen files fail, lie, wait or kill, on chosen ranks.
  *
  *   FAULT=<what>      open-eacces, open-kill, read-eio, read-slow, read-kill, write-enospc, write-eio, write-lie (reports success, writes nothing),
- *                     write-slow, write-kill, fsync-kill, rename-kill, collective-eio, collective-lie, collective-short, collective-kill
+ *                     write-slow, write-kill, writeback-eio, fsync-kill, rename-kill, collective-eio, collective-lie, collective-short, collective-kill
  *   FAULT_RANK=<n>    of mpirun (OMPI_COMM_WORLD_RANK) or srun (SLURM_PROCID); without it: every rank
  *   FAULT_PATH=<part> only files whose path holds this text
  *   FAULT_AFTER=<n>   the first n such calls of a process do no harm (default 0)
@@ -69,6 +69,16 @@ int fsync(int descriptor) {
   if (real == NULL) real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
   if (descriptor_is_chosen("fsync-kill", descriptor)) raise(SIGKILL);
   return real(descriptor);
+}
+
+int sync_file_range(int descriptor, off64_t position, off64_t length, unsigned int flags) {
+  static int (*real)(int, off64_t, off64_t, unsigned int) = NULL;
+  if (real == NULL) real = (int (*)(int, off64_t, off64_t, unsigned int))dlsym(RTLD_NEXT, "sync_file_range");
+  if ((flags & SYNC_FILE_RANGE_WAIT_AFTER) != 0 && descriptor_is_chosen("writeback-eio", descriptor)) {
+    errno = EIO;
+    return -1;
+  }
+  return real(descriptor, position, length, flags);
 }
 
 ssize_t pread(int descriptor, void* to, size_t size, off_t position) {

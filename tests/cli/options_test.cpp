@@ -35,9 +35,9 @@ struct Refusal {
   std::string text;
 };
 
-Refusal refusal_of(const std::vector<std::string>& arguments) {
+Refusal refusal_of(const std::vector<std::string>& arguments, const Abilities& of_program = abilities) {
   try {
-    (void)parse_command_line(arguments, abilities);
+    (void)parse_command_line(arguments, of_program);
   } catch (const Error& error) {
     return {error.code(), error.what()};
   }
@@ -223,6 +223,15 @@ TEST(Lora, IsTakenFromEveryCommand) {
   EXPECT_EQ(folded.merge.adapters[2].path, "z");
   EXPECT_EQ(folded.weights, (std::vector<double>{0.5, -0.25, 1e-3}));
   EXPECT_TRUE(parsed("merge-lora --base-model b --lora-adapter x --target-dir t --output adapter").merge_lora.writes_adapter);
+}
+
+TEST(Merge, AnHdf5FileHoldsAllParameters) {
+  const Abilities with_hdf5{.formats = {"fsdp"}, .outputs = {"safetensors", "hdf5"}};
+  for (const char* options : {"--output-format hdf5 --max-shard-size 1GB", "--max-shard-size 1GB --output-format hdf5"}) {
+    const Refusal refusal = refusal_of(words(std::string("merge --local-dir a --target-dir t ") + options), with_hdf5);
+    EXPECT_EQ(refusal.code, ErrorCode::usage) << options;
+    EXPECT_EQ(refusal.text.find("usage: --max-shard-size"), 0U) << refusal.text;
+  }
 }
 
 TEST(Lora, WhatDoesNotFitIsAUsageError) {

@@ -366,6 +366,12 @@ class Faults(FaultyTest):
                         self.assertIn("free space", result.lines[0])
         self.expect_that_it_works_now(2)
 
+    def test_a_device_that_refuses_what_was_written(self):
+        for ranks, io in ((0, "posix"), (2, "posix"), (3, "collective")):
+            with self.subTest(ranks=ranks, io=io):
+                self.expect_failed_merge(self.merge(ranks, "--io", io, FAULT="writeback-eio", FAULT_PATH=".safetensors"), 5, "writing back failed")
+        self.expect_that_it_works_now(2)
+
     def test_a_rank_that_stands_still_for_a_while_is_waited_for(self):
         for io in ("posix", "collective"):
             with self.subTest(io=io):

@@ -130,5 +130,20 @@ TEST(MegatronAdapters, WhatTheFamilyRefusesIsRefusedOfAnAdapterToo) {
   EXPECT_EQ(code_of([&] { (void)adapters_beside(table, config, map, {use}, ""); }, "nothing tells which"), ErrorCode::unsupported);
 }
 
+TEST(MegatronAdapters, NorIsAFullCopyOfSuchALayerTranslated) {
+  const std::string layer = "decoder.layers.0.self_attention.linear_";
+  const std::vector<TensorRow> table{row(layer + "proj.lora_A.default.weight", {2, 4}), row(layer + "proj.lora_B.default.weight", {4, 2}),
+                                     row(layer + "proj.weight", {4, 4}), row(layer + "qkv.modules_to_save.default.weight", {12, 4}),
+                                     row(layer + "qkv.weight", {12, 4})};
+  const auto config = ModelConfig::parse(R"({"model_type": "olmoe", "num_attention_heads": 1, "hidden_size": 4})", "config.json");
+  MapOptions map;
+  map.names_are_published = false;
+  map.facts = {{"tensor_parallel", 1}};
+  AdapterUse use{"", found(table).at(0), {}, 1};
+  ASSERT_EQ(use.adapter.replacements.size(), 1U);
+  use.config.alpha = 4;
+  EXPECT_EQ(code_of([&] { (void)adapters_beside(table, config, map, {use}, ""); }, "nothing tells which"), ErrorCode::unsupported);
+}
+
 }  // namespace
 }  // namespace unshard

@@ -19,7 +19,7 @@
 namespace unshard {
 namespace {
 
-constexpr std::string_view magic = "UNSHCAT2";  // changes with the meaning of any table
+constexpr std::string_view magic = "UNSHCAT3";  // changes with the meaning of any table
 constexpr std::uint64_t most_cache_bytes = std::uint64_t{16} << 30;
 
 /// The files of the source as the listing has them; none when one of them can't be told from others by that.

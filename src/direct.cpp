@@ -20,7 +20,7 @@ class PieceQueue {
 
   struct Item {
     OutputPiece piece;
-    std::shared_ptr<File> file;  ///< closed when its last piece is written
+    std::shared_ptr<File> file;  ///< closed when its last piece is settled
   };
 
   std::optional<Item> next() {
@@ -45,6 +45,11 @@ class PieceQueue {
   void stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
+  }
+
+  [[nodiscard]] bool is_stopped() {
+    const std::lock_guard lock(mutex_);
+    return stopped_;
   }
 
  private:
@@ -106,7 +111,7 @@ void move_directly(MoveState& state) {
     try {
       PieceWriter writer(state, budget.scratch_bytes);
       while (const std::optional<PieceQueue::Item> item = queue.next()) writer.write(*item);
-      writer.finish();
+      if (!queue.is_stopped()) writer.finish();
     } catch (...) {
       queue.stop();
       throw;

@@ -37,6 +37,8 @@ std::vector<AdapterOutput> settle_adapters(const Session& session, Input& input,
   map.lora.adapters = adapters_in(session, input.source, catalog, options.lora_alpha);
   if (map.lora.adapters.empty() && options.lora_alpha)
     session.log.warning("--lora-alpha has no effect: the checkpoint holds no LoRA tensors");
+  if (map.lora.adapters.empty() && map.lora.what == LoraChoice::What::fold)
+    session.log.warning("--lora fold has no effect: the checkpoint holds no LoRA tensors");
   collectively(session.comm, "adapter", [&] { leave_out_dropped(catalog.tensors, map.drop, map.lora.adapters); });
   for (const AdapterUse& use : map.lora.adapters) session.log.line(describe(use));
   return collectively(session.comm, "adapter", [&] {

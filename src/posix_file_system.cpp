@@ -91,16 +91,23 @@ class PosixFile final : public File {
   void drop_cache(std::uint64_t position, std::uint64_t length) override {
     constexpr unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     const int result = ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
-    // The kernel tells of a lost write once: a later fsync would not hear of it.
-    if (result != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) fail(path_, "writing back failed", errno);
+    const bool cant = errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP || errno == ESPIPE;
+    if (result != 0 && !cant) fail_writing_back("writing back failed", errno);
     ::posix_fadvise(descriptor_, static_cast<off_t>(position), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
   }
 
   void sync() override {
-    if (::fsync(descriptor_) != 0) fail(path_, "fsync failed", errno);
+    if (::fsync(descriptor_) != 0) fail_writing_back("fsync failed", errno);
   }
 
  private:
+  /// The kernel tells of a lost write once, and keeps its pages as if they were on the device: a later fsync would not hear of it, and who
+  /// resumes would find them right. So they must go.
+  [[noreturn]] void fail_writing_back(const std::string& what, int number) {
+    ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
+    fail(path_, what, number);
+  }
+
   /// Their clients lock ranges of a file; all others of Linux let one thread at a time into the page cache of a file that is written.
   [[nodiscard]] bool takes_parallel_writes() const {
     constexpr unsigned long lustre = 0x0BD00BD0, gpfs = 0x47504653;

@@ -20,30 +20,46 @@ void read_back(File& file, const Extent& piece, std::span<std::byte> buffer) {
   require_as_written(file, piece, found);
 }
 
+/// Not so: two runs of a merge that goes on, with what others wrote between them.
+bool is_near(const Extent& range, const Extent& piece) {
+  return piece.begin <= range.end + batch_bytes && range.begin <= piece.end + batch_bytes;
+}
+
 }  // namespace
 
 void Settler::add(std::shared_ptr<File> file, const Extent& piece, std::span<std::byte> buffer) {
+  std::vector<Written> batch;
   {
     const std::lock_guard lock(mutex_);
+    if (waiting_.empty() || waiting_.back().file != file) ++waiting_files_;
     waiting_.push_back({std::move(file), piece});
     waiting_bytes_ += piece.end - piece.begin;
+    if (is_too_long()) batch = take();
   }
-  settle(take(trail_bytes_), buffer);
+  settle(batch, buffer);
 }
 
 void Settler::finish(std::span<std::byte> buffer) {
-  for (std::vector<Written> batch = take(0); !batch.empty(); batch = take(0)) settle(batch, buffer);
+  while (true) {
+    std::vector<Written> batch;
+    {
+      const std::lock_guard lock(mutex_);
+      batch = take();
+    }
+    if (batch.empty()) return;
+    settle(batch, buffer);
+  }
 }
 
-std::vector<Settler::Written> Settler::take(std::uint64_t bytes_to_leave) {
+std::vector<Settler::Written> Settler::take() {
   std::vector<Written> batch;
-  const std::lock_guard lock(mutex_);
-  if (waiting_bytes_ <= bytes_to_leave) return batch;
-  for (std::uint64_t bytes = 0; bytes < batch_bytes && !waiting_.empty(); waiting_.pop_front()) {
+  for (std::uint64_t bytes = 0; bytes < batch_bytes && !waiting_.empty();) {
     batch.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
     bytes += batch.back().piece.end - batch.back().piece.begin;
-    waiting_bytes_ -= batch.back().piece.end - batch.back().piece.begin;
+    if (waiting_.empty() || waiting_.front().file != batch.back().file) --waiting_files_;
   }
+  for (const Written& written : batch) waiting_bytes_ -= written.piece.end - written.piece.begin;
   return batch;
 }
 
@@ -54,7 +70,7 @@ void Settler::settle(const std::vector<Written>& batch, std::span<std::byte> buf
   for (auto first = batch.begin(); first != batch.end();) {
     Extent range = first->piece;
     auto next = first;
-    for (; next != batch.end() && next->file == first->file; ++next) {
+    for (; next != batch.end() && next->file == first->file && is_near(range, next->piece); ++next) {
       range.begin = std::min(range.begin, next->piece.begin);
       range.end = std::max(range.end, next->piece.end);
     }

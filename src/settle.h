@@ -26,18 +26,21 @@ class Settler {
   /// `reads_back`: pieces are compared with their checksums before they are dropped.
   explicit Settler(bool reads_back, std::uint64_t trail_bytes = usual_trail_bytes) : reads_back_(reads_back), trail_bytes_(trail_bytes) {}
 
-  /// Notes a piece that was written through `file`. Settles the oldest ones when there are too many. `buffer` is used for reading.
+  /// Notes a piece that was written through `file`. Settles the oldest ones when there are too many, or of too many files (they stay open).
+  /// `buffer` is used for reading.
   void add(std::shared_ptr<File> file, const Extent& piece, std::span<std::byte> buffer);
 
   /// Settles what is left; several threads may share this.
   void finish(std::span<std::byte> buffer);
 
  private:
+  static constexpr std::size_t most_files = 32;
   struct Written {
     std::shared_ptr<File> file;
     Extent piece;
   };
-  [[nodiscard]] std::vector<Written> take(std::uint64_t bytes_to_leave);
+  [[nodiscard]] bool is_too_long() const { return waiting_bytes_ > trail_bytes_ || waiting_files_ > most_files; }
+  [[nodiscard]] std::vector<Written> take();
   void settle(const std::vector<Written>& batch, std::span<std::byte> buffer) const;
 
   bool reads_back_;
@@ -45,6 +48,7 @@ class Settler {
   std::mutex mutex_;
   std::deque<Written> waiting_;      ///< in the order of writing
   std::uint64_t waiting_bytes_ = 0;  ///< of these
+  std::size_t waiting_files_ = 0;    ///< how often the file changes in them, and 1
 };
 
 }  // namespace unshard

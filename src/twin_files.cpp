@@ -41,16 +41,18 @@ bool is_uniform(File& file, const FilePrint& print) {
 
 struct Twin {
   FileId file = 0, of = 0;
+  bool same_tensors = false;
 };
 
 /// Files with the data of an earlier one, for another place.
-std::vector<Twin> suspects(std::vector<FilePrint> prints) {
+std::vector<Twin> suspects(std::vector<FilePrint> prints, bool among_tensors) {
   std::sort(prints.begin(), prints.end(), [](const FilePrint& a, const FilePrint& b) { return a.file < b.file; });
   std::map<std::uint64_t, const FilePrint*> first_by_data;
   std::vector<Twin> twins;
   for (const FilePrint& print : prints) {
     const FilePrint& first = *first_by_data.emplace(print.data, &print).first->second;
-    if (first.place != print.place) twins.push_back({print.file, first.file});
+    const bool same_tensors = first.names == print.names;
+    if (same_tensors ? first.boxes != print.boxes : among_tensors) twins.push_back({print.file, first.file, same_tensors});
   }
   return twins;
 }
@@ -60,14 +62,14 @@ std::vector<Twin> suspects(std::vector<FilePrint> prints) {
 std::optional<FilePrint> print_of(FileId file, std::span<const Piece> pieces) {
   FilePrint print;
   print.file = file;
-  QuickHash data, place;
+  QuickHash data, names, boxes;
   for (const Piece& piece : pieces) {
-    place.add(std::hash<std::string>()(piece.name));
+    names.add(std::hash<std::string>()(piece.name));
     for (const Chunk& chunk : piece.chunks) {
       if (!chunk.has_crc) return std::nullopt;
       data.add(chunk.record_position);
       data.add(chunk.record_bytes << 32 ^ chunk.record_crc);
-      place.add(chunk.box);
+      boxes.add(chunk.box);
       if (chunk.record_bytes <= print.largest_bytes) continue;
       print.largest_bytes = chunk.record_bytes;
       print.largest_position = chunk.record_position;
@@ -76,20 +78,26 @@ std::optional<FilePrint> print_of(FileId file, std::span<const Piece> pieces) {
   }
   if (print.largest_bytes == 0) return std::nullopt;
   print.data = data.value();
-  print.place = place.value();
+  print.names = names.value();
+  print.boxes = boxes.value();
   return print;
 }
 
-std::vector<Finding> find_twins(Comm& comm, FileCache& files, const Source& source, const std::vector<FilePrint>& mine) {
+std::vector<Finding> find_twins(Comm& comm, FileCache& files, const Source& source, const std::vector<FilePrint>& mine,
+                                bool among_tensors) {
   std::vector<FilePrint> all;
   for (const Bytes& bytes : comm.gather_all(bytes_of(mine))) append_values(all, bytes);
-  const std::vector<Twin> twins = suspects(std::move(all));
+  const std::vector<Twin> twins = suspects(std::move(all), among_tensors);
   if (twins.empty()) return {};
   const Bytes confirmed = collectively(comm, "catalog", [&] {
     std::vector<Twin> found;
     for (const Twin& twin : twins) {
       const auto print = std::find_if(mine.begin(), mine.end(), [&](const FilePrint& one) { return one.file == twin.file; });
-      if (print != mine.end() && !is_uniform(*files.get(twin.file), *print)) found.push_back(twin);
+      if (print == mine.end()) continue;
+      bool uniform = false;
+      const auto unreadable = attempt([&] { uniform = is_uniform(*files.get(twin.file), *print); });
+      if (unreadable && is_stop(unreadable->code())) throw *unreadable;
+      if (!uniform) found.push_back(twin);
     }
     return bytes_of(found);
   });
@@ -99,8 +107,9 @@ std::vector<Finding> find_twins(Comm& comm, FileCache& files, const Source& sour
   std::vector<Finding> findings;
   for (const Twin& twin : found) {
     findings.push_back({Severity::error, source.files[twin.file].label,
-                        "holds the same data as " + printable(source.files[twin.of].label) +
-                            ", which is for other parts of the tensors; one was copied over the other: put back the file of this rank",
+                        "holds the same data as " + printable(source.files[twin.of].label) + ", which is for other " +
+                            (twin.same_tensors ? "parts of the tensors" : "layers or experts") +
+                            "; one was copied over the other: put back the file of this rank",
                         ErrorCode::bad_input});
   }
   return findings;

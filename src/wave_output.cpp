@@ -48,9 +48,11 @@ void WaveOutput::write_together(std::uint64_t position, std::span<const std::byt
 }
 
 void WaveOutput::write_alone(const Extent& piece, std::span<const std::byte> data, std::span<std::byte> buffer) {
-  const Stopwatch watch(state_.counters.write_ns);
   const std::shared_ptr<File> file = open(piece.file);
-  write_out(*file, piece.begin, data);
+  {
+    const Stopwatch watch(state_.counters.write_ns);
+    write_out(*file, piece.begin, data);
+  }
   note_written(data.size());
   if (state_.settler) state_.settler->add(file, piece, buffer);
 }

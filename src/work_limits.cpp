@@ -18,8 +18,8 @@ void stop_if_signalled(const WorkLimits& limits) {
 
 Error stopped_by(int signal) {
   const char* name = ::sigabbrev_np(signal);
-  return {static_cast<ErrorCode>(128 + signal),
-          "stopped by SIG" + std::string(name != nullptr ? name : std::to_string(signal)) + "; the same command starts again"};
+  return {static_cast<ErrorCode>(128 + signal), "stopped by SIG" + std::string(name != nullptr ? name : std::to_string(signal)) +
+                                                    "; the same command does it again, a merge from where it stopped"};
 }
 
 }  // namespace unshard

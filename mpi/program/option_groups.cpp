@@ -170,9 +170,25 @@ void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities)
   add_text(app, "--report", merge.report_path, "JSON report of every source and output tensor")->type_name("FILE");
 }
 
-void check_writing(const CLI::App& app, const MergeOptions& merge) {
+void note_without_effect(const CLI::App& app, std::span<const char* const> options, const std::string& why,
+                         std::vector<std::string>& notes) {
+  for (const char* option : options) {
+    if (app.count(option) > 0) notes.push_back(std::string(option) + " has no effect here: " + why);
+  }
+}
+
+void check_writing(const CLI::App& app, const MergeOptions& merge, std::vector<std::string>& notes) {
+  if (merge.dry_run) note_without_effect(app, std::array{"--report"}, "with --dry-run nothing is written; --json prints the plan", notes);
   if (merge.output_format == "hdf5" && app.count("--max-shard-size") > 0)
     refuse("--max-shard-size goes with --output-format safetensors: an HDF5 file holds all parameters");
+}
+
+void check_writing_adapter(const CLI::App& app) {
+  for (const char* option : {"--output-format", "--max-shard-size"}) {
+    if (app.count(option) == 0) continue;
+    throw Error(ErrorCode::unsupported,
+                std::string("options: ") + option + " is not supported for an adapter: PEFT reads one adapter_model.safetensors");
+  }
 }
 
 }  // namespace unshard

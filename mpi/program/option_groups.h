@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,12 @@ void add_naming(CLI::App& app, std::string& custom_mapping, std::string& like, s
 void add_without_effect(CLI::App& app, std::vector<std::string>& notes);
 void add_config_numbers(CLI::App& app, std::vector<std::pair<std::string, std::uint64_t>>& overrides);
 void add_writing(CLI::App& app, MergeOptions& merge, const Abilities& abilities);
-/// After parsing. Refuses what of these options contradicts each other.
-void check_writing(const CLI::App& app, const MergeOptions& merge);
+/// After parsing. Refuses what of these options contradicts each other; notes what has no effect.
+void check_writing(const CLI::App& app, const MergeOptions& merge, std::vector<std::string>& notes);
+/// The same where the output is an adapter, which is one file of safetensors.
+void check_writing_adapter(const CLI::App& app);
+/// After parsing. Adds a note for each of `options` that was given.
+void note_without_effect(const CLI::App& app, std::span<const char* const> options, const std::string& why,
+                         std::vector<std::string>& notes);
 
 }  // namespace unshard

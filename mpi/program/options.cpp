@@ -38,7 +38,8 @@ void add_merge_lora(CLI::App& root, CommandLine& line, const Abilities& abilitie
   merge.command = "merge-lora";
   app.callback([&line, &options, &app] {
     const MergeOptions& given = options.merge;
-    check_writing(app, given);
+    check_writing(app, given, line.notes);
+    if (options.writes_adapter) check_writing_adapter(app);
     need({{"--base-model", !given.input.local_dirs.empty()},
           {"--lora-adapter", !given.adapters.empty()},
           {"--target-dir", !given.target_dir.empty()}});
@@ -114,7 +115,8 @@ void add_extract_lora(CLI::App& root, CommandLine& line, const Abilities& abilit
   options.merge.command = "extract-lora";
   app.callback([&line, &options, &app] {
     check_extract_lora(options);
-    check_writing(app, options.merge);
+    check_writing(app, options.merge, line.notes);
+    check_writing_adapter(app);
     line.command = Command::extract_lora;
   });
   add_input(app, options.merge.input, abilities);
@@ -137,7 +139,7 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("merge", "turn the shards of a checkpoint into a Hugging Face model folder");
   MergeOptions& merge = line.merge;
   app.callback([&line, &app] {
-    check_writing(app, line.merge);
+    check_writing(app, line.merge, line.notes);
     need({{"--local-dir", !line.merge.input.local_dirs.empty()}, {"--target-dir", !line.merge.target_dir.empty()}});
     line.command = Command::merge;
   });
@@ -174,10 +176,14 @@ void check_tolerance(const Tolerance& tolerance) {
   }
 }
 
+/// Options of `test` that say how shards become a model.
+constexpr std::array about_shards = {"--backend",        "--hf-config",     "--model-type", "--dtype", "--tie-word-embedding",
+                                     "--is-value-model", "--allow-missing", "--drop",       "--lora"};
+
 void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("test", "compare a model folder, or the shards, with a reference");
   TestOptions& test = line.test;
-  app.callback([&line] {
+  app.callback([&line, &app] {
     need({{"--test-hf-dir", !line.test.test_hf_dir.empty()}});
     line.command = Command::test;
     line.test.all_tensors = line.json;
@@ -191,6 +197,7 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
       if (!value->empty() && !line.test.merged_dir.empty())
         refuse(std::string(name) + " needs --local-dir: a merged folder is compared as it is");
     }
+    if (!line.test.merged_dir.empty()) note_without_effect(app, about_shards, "a merged folder is compared as it is", line.notes);
   });
   add_input(app, test.input, abilities);
   add_folder(app, "--merged-dir", test.merged_dir, "model folder to be tested");

@@ -43,7 +43,10 @@ class Handle {
 /// One thread at a time may be in HDF5 (Debian's may be built without its own lock). HDF5 prints nothing.
 class Hdf5Guard {
  public:
-  Hdf5Guard() : lock_(mutex()) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+  Hdf5Guard() : lock_(mutex()) {
+    H5dont_atexit();  // what could not be written stays open in there, and closing it at exit crashes
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
 
  private:
   static std::mutex& mutex() {

@@ -234,6 +234,26 @@ TEST(Merge, AnHdf5FileHoldsAllParameters) {
   }
 }
 
+TEST(Merge, ADryRunWritesNoReport) {
+  const auto notes = parsed("merge --local-dir a --target-dir t --dry-run --report r").notes;
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_EQ(notes[0].find("--report has no effect here"), 0U) << notes[0];
+  EXPECT_TRUE(parsed("merge --local-dir a --target-dir t --report r").notes.empty());
+}
+
+TEST(Lora, AnAdapterIsOneFileOfSafetensors) {
+  expect_unsupported("extract-lora --local-dir a --target-dir t --output-format safetensors", "--output-format");
+  expect_unsupported("extract-lora --local-dir a --target-dir t --max-shard-size 1GB", "--max-shard-size");
+  expect_unsupported("merge-lora --base-model b --lora-adapter x --target-dir t --output adapter --max-shard-size 1GB", "--max-shard-size");
+}
+
+TEST(Test, TellsWhatHasNoEffectOnAMergedFolder) {
+  const CommandLine line = parsed("test --merged-dir m --test-hf-dir r --drop x --model-type qwen2");
+  EXPECT_EQ(line.notes, (std::vector<std::string>{"--model-type has no effect here: a merged folder is compared as it is",
+                                                  "--drop has no effect here: a merged folder is compared as it is"}));
+  EXPECT_TRUE(parsed("test --local-dir a --test-hf-dir r --drop x").notes.empty());
+}
+
 TEST(Lora, WhatDoesNotFitIsAUsageError) {
   expect_usage("merge --local-dir a --target-dir t --lora-alpha 0", "--lora-alpha");
   expect_usage("extract-lora --target-dir t", "--local-dir");

@@ -475,6 +475,11 @@ class Limits(ProgramTest):
         self.assertIn("File too large", result.stderr)
         self.assertFalse(self.target.exists())
 
+    def test_a_cache_that_can_not_be_written_is_a_warning(self):
+        for limit in range(1, 150, 8):  # in blocks of 512 bytes: HDF5 fails at another place each time
+            result = self.run_limited(f"ulimit -f {limit}", ["check", "--local-dir", self.input, "--cache-dir", self.folder / f"cache{limit}"], 0)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def run_limited(self, limit, arguments, ranks):
         launcher = shlex.split(OPTIONS.mpirun) + ["-np", str(ranks)] if ranks else []
         command = shlex.join(launcher + ["sh", "-c", f'{limit}; exec "$@"', "sh", OPTIONS.unshard, *map(str, arguments)])

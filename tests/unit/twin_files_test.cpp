@@ -48,6 +48,7 @@ std::vector<std::string> twins_in(const std::string& name, const std::string& fr
 
 TEST(TwinFiles, ACopyOfAnotherRanksFileIsNamedWithIt) {
   for (int ranks = 1; ranks <= 3; ++ranks) {
+    EXPECT_THAT(twins_in("torch_llama_tp2_pp2", "mp_rank_00_000", "mp_rank_00_001", ranks), ElementsAre(HasSubstr("other layers")));
     EXPECT_THAT(twins_in("torch_mha_tp2", "mp_rank_00", "mp_rank_01", ranks),
                 ElementsAre(AllOf(HasSubstr("mp_rank_01/"), HasSubstr("as run/iter_0000010/mp_rank_00/"))));
     EXPECT_THAT(twins_in("torch_llama_tp2_pp2", "mp_rank_01_000", "mp_rank_00_000", ranks), ElementsAre(HasSubstr("mp_rank_00_000")));
@@ -59,18 +60,19 @@ TEST(TwinFiles, TheFilesOfATrainingAreNone) {
     EXPECT_THAT(twins_in(name, "", "", 2), IsEmpty()) << name;
 }
 
-/// A file whose only record is `element` eight times, for row `row` of a tensor.
-Piece piece_of_row(std::uint64_t row) {
+/// What a file holds whose only record has 32 bytes, for row `row` of a tensor.
+Piece piece_of_row(const std::string& name, std::uint64_t row) {
   Chunk chunk;
   chunk.box = {{row, 0}, {1, 8}};
   chunk.strides = {8, 1};
   chunk.record_bytes = 32;
   chunk.record_crc = 7;
   chunk.has_crc = true;
-  return {"w", DType::f32, {2, 8}, {chunk}};
+  return {name, DType::f32, {2, 8}, {chunk}};
 }
 
-std::vector<Finding> twins_with(const std::string& content, std::uint64_t second_row) {
+/// How many twins there are among two files of this content, the first for row 0 of `w`.
+std::size_t twins_with(const std::string& content, const Piece& second, bool among_tensors = false) {
   MemoryFileSystem disk;
   Source source;
   std::vector<FilePrint> prints;
@@ -79,26 +81,35 @@ std::vector<Finding> twins_with(const std::string& content, std::uint64_t second
     shard.path = shard.label = "/rank" + std::to_string(file);
     disk.put(shard.path, content);
     source.files.push_back(shard);
-    const std::vector<Piece> pieces{piece_of_row(file == 0 ? 0 : second_row)};
-    prints.push_back(print_of(file, pieces).value());
+    prints.push_back(print_of(file, std::vector<Piece>{file == 0 ? piece_of_row("w", 0) : second}).value());
   }
-  std::vector<Finding> findings;
+  std::size_t found = 0;
   run_ranks(1, {}, [&](Comm& comm) {
     FileCache files(disk, source);
-    findings = find_twins(comm, files, source, prints);
+    found = find_twins(comm, files, source, prints, among_tensors).size();
   });
-  return findings;
+  return found;
 }
 
+const std::string trained = "0123456789abcdef0123456789abcdef";
+
 TEST(TwinFiles, EqualDataForOtherRowsIsOneUnlessItIsUniform) {
-  EXPECT_EQ(twins_with("0123456789abcdef0123456789abcdef", 1).size(), 1U);
-  EXPECT_EQ(twins_with(std::string(32, '\0'), 1).size(), 0U);               // zeros
-  EXPECT_EQ(twins_with("onesonesonesonesonesonesonesones", 1).size(), 0U);  // ones
-  EXPECT_EQ(twins_with("0123456789abcdef0123456789abcdef", 0).size(), 0U);  // a replica
+  EXPECT_EQ(twins_with(trained, piece_of_row("w", 1)), 1U);
+  EXPECT_EQ(twins_with(std::string(32, '\0'), piece_of_row("w", 1)), 0U);
+  EXPECT_EQ(twins_with("onesonesonesonesonesonesonesones", piece_of_row("w", 1)), 0U);
+}
+
+TEST(TwinFiles, AReplicaIsNone) {
+  EXPECT_EQ(twins_with(trained, piece_of_row("w", 0), true), 0U);
+}
+
+TEST(TwinFiles, EqualDataForOtherTensorsIsOneOnlyWhereFilesHoldWholeStages) {
+  EXPECT_EQ(twins_with(trained, piece_of_row("tied", 0), false), 0U);
+  EXPECT_EQ(twins_with(trained, piece_of_row("other_layer", 0), true), 1U);
 }
 
 TEST(TwinFiles, WithoutAChecksumNothingIsSaid) {
-  Piece piece = piece_of_row(0);
+  Piece piece = piece_of_row("w", 0);
   piece.chunks[0].has_crc = false;
   EXPECT_FALSE(print_of(0, std::vector<Piece>{piece}));
 }

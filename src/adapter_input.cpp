@@ -35,7 +35,7 @@ Source describe_adapter(const Tree& tree) {
       if (file_in(tree, join_path(folder, name), weights_name) != nullptr)
         fail(folder, "holds no adapter itself, but " + printable(name) + " in it does; give that folder");
     }
-    fail(folder, "holds no adapter: there is no " + std::string(weights_name));
+    fail(folder, "holds no adapter: there is no " + std::string(weights_name) + "; give the folder that PEFT has saved");
   }
   if (file_in(tree, folder, config_name) == nullptr)
     fail(folder, "holds no " + std::string(config_name) + ", without which the adapter's scale is unknown");

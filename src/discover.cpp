@@ -100,7 +100,8 @@ std::string wanted(std::string_view backend) {
 Error nothing_found(const Tree& tree, std::string_view backend, const std::vector<Candidate>& others) {
   if (!others.empty() && backend == "auto") {
     return {ErrorCode::unsupported,
-            printable(others.front().folder, most_path) + ": is " + others.front().other + ", which this version can't read"};
+            printable(others.front().folder, most_path) + ": is " + others.front().other +
+                ", which this version can't read; convert it to a " + wanted(backend)};
   }
   for (const auto& [path, entry] : tree.entries) {
     if (entry.status.kind == FileKind::folder && !entry.problem.empty()) return bad_input(path, entry.problem);

@@ -270,11 +270,11 @@ class Merge {
   void publish() {
     times_.enter("publish");
     watch_.require_unchanged();
-    session_.log.line("Successfully merged " + std::to_string(output_.parameters) + " parameters");
     if (options_.stage == 1) {
       end_stage_1(session_.comm, session_.files, target_, output_.plan);
       session_.log.line("Stage 1 is in " + printable(target_.partial, 4096) + "; run the same command with --stage 2 to complete it");
     } else {
+      session_.log.line("Successfully merged " + std::to_string(output_.parameters) + " parameters");
       publish_model(session_, target_, output_, mapping_, config_, assets_, options_);
     }
   }

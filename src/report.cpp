@@ -222,9 +222,12 @@ std::string report_merge(const Session& session, const MergeFacts& facts) {
     collectively(session.comm, "report", [&] {
       if (session.comm.rank() != writer) return;
       const std::string text = dump(full_report(facts, digests, extents)) + "\n";
-      // The user named it: that may be a link (/dev/stdout is one), which open_for_writing does not follow.
-      const auto file = session.files.open_for_writing(session.files.canonical(facts.options.report_path), true);
-      file->write_at(0, std::as_bytes(std::span(text)));
+      const auto failure = attempt([&] {
+        // The user named it: that may be a link (/dev/stdout is one), which open_for_writing does not follow.
+        const auto file = session.files.open_for_writing(session.files.canonical(facts.options.report_path), true);
+        file->write_at(0, std::as_bytes(std::span(text)));
+      });
+      if (failure) throw Error(failure->code(), "--report: only the report is missing, all else is done: " + std::string(failure->what()));
     });
   }
   const std::vector<RankFigures> figures = gather_figures(session.comm, session.files, facts.moved, facts.times);

@@ -39,8 +39,8 @@ std::optional<ShardFile> shard_named(const Tree& tree, const std::vector<std::st
 }
 
 std::string visible_problem(const FileStatus& status) {
-  if (status.kind == FileKind::folder) return "is a folder, not a file";
-  if (status.kind == FileKind::other) return "is a dead link or no regular file";
+  if (status.kind == FileKind::folder) return "is a folder, not a file; put the file there";
+  if (status.kind == FileKind::other) return "is a dead link or no regular file; put the file itself there";
   if (status.size_bytes == 0) return "is empty (0 bytes); copy it again";
   return "";
 }

@@ -7,6 +7,7 @@
 #include "catalog_cache.h"
 #include "check_config.h"
 #include "check_report.h"
+#include "file_copies.h"
 #include "input.h"
 #include "remote_code.h"
 #include "steps.h"
@@ -87,6 +88,11 @@ void find_alphas(const Session& session, const Source& source, const Catalog& ca
   report.lora_alphas.assign(alphas.begin(), alphas.end());
 }
 
+void add_once(std::vector<Finding>& findings, Finding finding) {
+  const auto is_same = [&](const Finding& other) { return other.subject == finding.subject && other.text == finding.text; };
+  if (std::ranges::none_of(findings, is_same)) findings.push_back(std::move(finding));
+}
+
 }  // namespace
 
 CheckResult check(const Session& session, const CheckOptions& options) {
@@ -98,6 +104,9 @@ CheckResult check(const Session& session, const CheckOptions& options) {
   Coverage coverage = prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = options.deep, .deep = options.deep});
   CheckReport report{input.source, catalog, input.source.findings, stored_as(session.comm, catalog), std::move(coverage.non_finite)};
   report.findings.insert(report.findings.end(), catalog.findings.begin(), catalog.findings.end());
+  if (options.deep) {
+    for (Finding& finding : compare_file_copies(session.comm, files, input.source, true)) add_once(report.findings, std::move(finding));
+  }
   if (!input.source.names_are_published) {
     report.megatron = megatron_contents(catalog.tensors, catalog.facts, input.source.folder);
     report.findings.insert(report.findings.end(), report.megatron.findings.begin(), report.megatron.findings.end());

@@ -23,9 +23,9 @@ struct Fingerprint {
 
 /// Of the headers; and of all data where a file has no checksums of its own (safetensors): two steps of one training run differ in nothing
 /// else.
-std::string hash_of(const ShardContents& contents, File& file, const WorkLimits& limits) {
+std::string hash_of(const ShardContents& contents, File& file, const WorkLimits& limits, bool deep) {
   WireWriter out;
-  bool has_checksums = true;
+  bool has_checksums = !deep;
   for (const Piece& piece : contents.pieces) {
     out.text(piece.name);
     out.number(static_cast<std::uint64_t>(piece.dtype));
@@ -45,22 +45,22 @@ std::string hash_of(const ShardContents& contents, File& file, const WorkLimits&
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-Fingerprint read_fingerprint(FileCache& files, const Source& source, FileId file, const std::string& path) {
+Fingerprint read_fingerprint(FileCache& files, const Source& source, FileId file, const std::string& path, bool deep) {
   Fingerprint result;
   const auto failure = attempt([&] {
     const auto open_file = files.system().open_for_reading(path);
-    result.hash = hash_of(format_named(source.format).read_headers(source, file, *open_file), *open_file, files.limits());
+    result.hash = hash_of(format_named(source.format).read_headers(source, file, *open_file), *open_file, files.limits(), deep);
   });
   if (failure && is_stop(failure->code())) throw *failure;
   if (failure) result.failure = failure->what();
   return result;
 }
 
-Bytes own_fingerprints(const Comm& comm, FileCache& files, const Source& source) {
+Bytes own_fingerprints(const Comm& comm, FileCache& files, const Source& source, bool deep) {
   WireWriter out;
   const auto add = [&](FileId file, std::uint64_t place, const std::string& path, const std::vector<std::uint32_t>& nodes) {
     if (lowest_rank_on(comm, nodes) != comm.rank()) return;
-    const Fingerprint fingerprint = read_fingerprint(files, source, file, path);
+    const Fingerprint fingerprint = read_fingerprint(files, source, file, path, deep);
     out.number(file);
     out.number(place);
     out.text(fingerprint.hash);
@@ -83,9 +83,9 @@ std::string place_name(const Comm& comm, const std::string& path, const std::vec
 
 }  // namespace
 
-std::vector<Finding> compare_file_copies(Comm& comm, FileCache& files, const Source& source) {
+std::vector<Finding> compare_file_copies(Comm& comm, FileCache& files, const Source& source, bool deep) {
   if (std::all_of(source.files.begin(), source.files.end(), [](const ShardFile& file) { return file.copies.empty(); })) return {};
-  const Bytes mine = collectively(comm, "catalog", [&] { return own_fingerprints(comm, files, source); });
+  const Bytes mine = collectively(comm, "catalog", [&] { return own_fingerprints(comm, files, source, deep); });
   const std::vector<Bytes> all = comm.gather_all(mine);
   return collectively(comm, "catalog", [&] {
     std::map<PlaceKey, Fingerprint> fingerprints;

@@ -8,7 +8,7 @@
 namespace unshard {
 
 /// Collective. Reads the headers of every FileCopy of `source` and of the file it claims to be (no cost when there are none). Different
-/// headers, or different checksums in the zip directory, are findings that name both places.
-[[nodiscard]] std::vector<Finding> compare_file_copies(Comm& comm, FileCache& files, const Source& source);
+/// headers, or different checksums in the zip directory, are findings that name both places; with `deep` all bytes are compared.
+[[nodiscard]] std::vector<Finding> compare_file_copies(Comm& comm, FileCache& files, const Source& source, bool deep = false);
 
 }  // namespace unshard

@@ -46,6 +46,22 @@ bool says(const Outcome& outcome, const std::string& text) {
   return outcome.lines.find(text) != std::string::npos;
 }
 
+TEST(Check, DeepComparesTheSecondCopyOfAFileToo) {
+  const std::string input = case_folder("fsdp/two_ranks_bf16/input"), name = "model_world_size_2_rank_1.pt";
+  const TemporaryFolder copy;
+  std::string bytes = testing::content(input + "/" + name);
+  copy.copy(input + "/" + name, "second/" + name);
+  EXPECT_TRUE(run(2, {input, copy / "second"}, true).complete);
+  bytes[bytes.size() / 2] ^= 1;  // of the payload
+  write_file(copy / ("second/" + name), bytes);
+  EXPECT_TRUE(run(2, {input, copy / "second"}).complete) << "headers tell nothing";
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    const Outcome deep = run(ranks, {input, copy / "second"}, true);
+    EXPECT_FALSE(deep.complete);
+    EXPECT_TRUE(says(deep, name + ": there are two different files of this name")) << deep.lines;
+  }
+}
+
 TEST(Check, SaysWhatACompleteCheckpointIs) {
   const Outcome got = run(2, {case_folder("fsdp/check_complete/fsdp2")});
   EXPECT_TRUE(got.complete) << got.lines;

@@ -64,7 +64,7 @@ std::optional<FilePrint> print_of(FileId file, std::span<const Piece> pieces) {
   print.file = file;
   QuickHash data, names, boxes;
   for (const Piece& piece : pieces) {
-    names.add(std::hash<std::string>()(piece.name));
+    if (!piece.chunks.empty()) names.add(std::hash<std::string>()(piece.name));
     for (const Chunk& chunk : piece.chunks) {
       if (!chunk.has_crc) return std::nullopt;
       data.add(chunk.record_position);

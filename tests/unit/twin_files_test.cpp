@@ -22,6 +22,22 @@ using testing::IsEmpty;
 
 const std::string cases = UNSHARD_CASES;
 
+/// What is said of twins in the checkpoint there.
+std::vector<std::string> twins_below(const std::string& folder, int ranks) {
+  std::vector<std::string> twins;
+  run_ranks(ranks, {}, [&](Comm& comm) {
+    const auto disk = posix_file_system();
+    const Source source = discover(list_tree(comm, *disk, {folder}), "auto");
+    FileCache files(*disk, source);
+    const Catalog catalog = read_catalog(comm, files, source);
+    if (comm.rank() != ranks - 1) return;
+    for (const Finding& finding : catalog.findings) {
+      if (finding.text.find("the same data") != std::string::npos) twins.push_back(finding.subject + " " + finding.text);
+    }
+  });
+  return twins;
+}
+
 /// What is said of twins in a copy of a Megatron case in which the file of rank folder `over` is that of `from` ("": none is copied).
 std::vector<std::string> twins_in(const std::string& name, const std::string& from, const std::string& over, int ranks) {
   ScratchFolder disk;
@@ -32,18 +48,7 @@ std::vector<std::string> twins_in(const std::string& name, const std::string& fr
     EXPECT_TRUE(fs::exists(other)) << other;
     fs::copy(entry.path(), other, fs::copy_options::overwrite_existing);
   }
-  std::vector<std::string> twins;
-  run_ranks(ranks, {}, [&](Comm& comm) {
-    const auto real_disk = posix_file_system();
-    const Source source = discover(list_tree(comm, *real_disk, {disk.path()}), "auto");
-    FileCache files(*real_disk, source);
-    const Catalog catalog = read_catalog(comm, files, source);
-    if (comm.rank() != ranks - 1) return;
-    for (const Finding& finding : catalog.findings) {
-      if (finding.text.find("the same data") != std::string::npos) twins.push_back(finding.subject + " " + finding.text);
-    }
-  });
-  return twins;
+  return twins_below(disk.path(), ranks);
 }
 
 TEST(TwinFiles, ACopyOfAnotherRanksFileIsNamedWithIt) {
@@ -53,6 +58,19 @@ TEST(TwinFiles, ACopyOfAnotherRanksFileIsNamedWithIt) {
                 ElementsAre(AllOf(HasSubstr("mp_rank_01/"), HasSubstr("as run/iter_0000010/mp_rank_00/"))));
     EXPECT_THAT(twins_in("torch_llama_tp2_pp2", "mp_rank_01_000", "mp_rank_00_000", ranks), ElementsAre(HasSubstr("mp_rank_00_000")));
   }
+}
+
+TEST(TwinFiles, ACopiedFileOfDcpIsNamedWhereBothHoldPartsOfTheSameTensors) {
+  ScratchFolder disk;
+  const std::string folder = cases + "/dcp/plain-fsdp2/input";
+  disk.copy(folder, "run");
+  std::string first;
+  for (const auto& entry : fs::recursive_directory_iterator(disk.path())) {
+    if (entry.path().filename() == "__0_0.distcp") first = entry.path();
+  }
+  fs::copy(first, fs::path(first).parent_path() / "__1_0.distcp", fs::copy_options::overwrite_existing);
+  for (int ranks = 1; ranks <= 3; ++ranks)
+    EXPECT_THAT(twins_below(disk.path(), ranks), ElementsAre(HasSubstr("__1_0.distcp holds the same data")));
 }
 
 TEST(TwinFiles, TheFilesOfATrainingAreNone) {

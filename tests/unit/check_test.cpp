@@ -62,6 +62,21 @@ TEST(Check, DeepComparesTheSecondCopyOfAFileToo) {
   }
 }
 
+TEST(Check, NamesACopiedFileOfDcpWhereBothHoldPartsOfTheSameTensors) {
+  const TemporaryFolder folder;
+  folder.copy(case_folder("dcp/plain-fsdp2/input"), "run");
+  std::filesystem::path first;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "run")) {
+    if (entry.path().filename() == "__0_0.distcp") first = entry.path();
+  }
+  std::filesystem::copy(first, first.parent_path() / "__1_0.distcp", std::filesystem::copy_options::overwrite_existing);
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    const Outcome got = run(ranks, {folder / "run"});
+    EXPECT_FALSE(got.complete);
+    EXPECT_TRUE(says(got, "__1_0.distcp: holds the same data as ")) << got.lines;
+  }
+}
+
 TEST(Check, SaysWhatACompleteCheckpointIs) {
   const Outcome got = run(2, {case_folder("fsdp/check_complete/fsdp2")});
   EXPECT_TRUE(got.complete) << got.lines;

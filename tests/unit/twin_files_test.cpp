@@ -60,19 +60,6 @@ TEST(TwinFiles, ACopyOfAnotherRanksFileIsNamedWithIt) {
   }
 }
 
-TEST(TwinFiles, ACopiedFileOfDcpIsNamedWhereBothHoldPartsOfTheSameTensors) {
-  ScratchFolder disk;
-  const std::string folder = cases + "/dcp/plain-fsdp2/input";
-  disk.copy(folder, "run");
-  std::string first;
-  for (const auto& entry : fs::recursive_directory_iterator(disk.path())) {
-    if (entry.path().filename() == "__0_0.distcp") first = entry.path();
-  }
-  fs::copy(first, fs::path(first).parent_path() / "__1_0.distcp", fs::copy_options::overwrite_existing);
-  for (int ranks = 1; ranks <= 3; ++ranks)
-    EXPECT_THAT(twins_below(disk.path(), ranks), ElementsAre(HasSubstr("__1_0.distcp holds the same data")));
-}
-
 TEST(TwinFiles, TheFilesOfATrainingAreNone) {
   for (const char* name : {"torch_mha_tp2", "torch_llama_tp2_pp2", "torch_qwen3_moe_pp2_ep2", "torch_vpp2_pp2"})
     EXPECT_THAT(twins_in(name, "", "", 2), IsEmpty()) << name;

@@ -218,8 +218,9 @@ Catalog read_catalog(Comm& comm, FileCache& files, const Source& source) {
   catalog.findings = unite_findings(comm, source, own.findings);
   catalog.findings.insert(catalog.findings.end(), table.findings.begin(), table.findings.end());
   for (Finding& finding : compare_file_copies(comm, files, source)) catalog.findings.push_back(std::move(finding));
-  for (Finding& finding : find_twins(comm, files, source, own.prints, format_named(source.format).needs_all_files()))
-    catalog.findings.push_back(std::move(finding));
+  Twins twins = find_twins(comm, files, source, own.prints, format_named(source.format).needs_all_files());
+  for (Finding& finding : twins.copies) catalog.findings.push_back(std::move(finding));
+  catalog.replicas = std::move(twins.replicas);
   catalog.objects = unite_objects(comm, own.objects);
   catalog.chunks = send_home(comm, catalog.tensors, own.records, table.ids, table.contradictory);
   if (catalog.tensors.empty() && !has_errors(catalog.findings) && !source.files.empty()) {

@@ -35,6 +35,7 @@ bool lacks_files(const Source& source, const Catalog& catalog) {
 struct Proof {
   std::vector<TensorFinding> findings;
   std::vector<std::string> incomplete;  ///< names of tensors with holes that missing files explain
+  bool has_other_holes = false;
 };
 
 class CoverageProof {
@@ -67,7 +68,9 @@ class CoverageProof {
       if (volume(row.shape) == 0 || faulty_.count(row.name) > 0 || is_side_state(row.name)) continue;
       const Cover cover = check_cover(row.shape, boxes_);
       if (cover.kind == Cover::Kind::exact) continue;
-      if (cover.kind == Cover::Kind::hole && lacks_files_) {
+      const bool is_hole = cover.kind == Cover::Kind::hole;
+      proof.has_other_holes = proof.has_other_holes || (is_hole && !lacks_files_);
+      if (is_hole && lacks_files_) {
         proof.incomplete.push_back(row.name);
       } else {
         proof.findings.push_back({static_cast<TensorId>(id), {Severity::error, row.name, text(row, cover, first), ErrorCode::bad_input}});
@@ -167,8 +170,11 @@ Coverage prove_coverage(Comm& comm, FileCache& files, const Source& source, Cata
     return encode(proof);
   });
   const std::vector<Bytes> all = comm.gather_all(mine);
+  const bool has_holes = comm.reduce_all(proof.has_other_holes ? 1 : 0, Reduction::max) == 1;
   collectively(comm, "coverage", [&] {
-    for (Finding& finding : unite(all, source, catalog.tensors.size())) catalog.findings.push_back(std::move(finding));
+    std::vector<Finding> found = unite(all, source, catalog.tensors.size());
+    if (has_holes) catalog.findings.insert(catalog.findings.end(), catalog.replicas.begin(), catalog.replicas.end());
+    for (Finding& finding : found) catalog.findings.push_back(std::move(finding));
   });
   if (!options.deep) return {};
   return {unite_counts(comm, copies.non_finite, catalog.tensors.size())};

@@ -40,21 +40,32 @@ bool is_uniform(File& file, const FilePrint& print) {
 }
 
 struct Twin {
+  enum class Kind : std::uint8_t { other_tensors, other_parts, replica };
   FileId file = 0, of = 0;
-  bool same_tensors = false;
+  Kind kind = Kind::replica;
 };
 
-/// Files with the data of an earlier one, for another place.
+/// Files with the data of an earlier one.
 std::vector<Twin> suspects(std::vector<FilePrint> prints, bool among_tensors) {
   std::sort(prints.begin(), prints.end(), [](const FilePrint& a, const FilePrint& b) { return a.file < b.file; });
   std::map<std::uint64_t, const FilePrint*> first_by_data;
   std::vector<Twin> twins;
   for (const FilePrint& print : prints) {
     const FilePrint& first = *first_by_data.emplace(print.data, &print).first->second;
-    const bool same_tensors = first.names == print.names;
-    if (same_tensors ? first.boxes != print.boxes : among_tensors) twins.push_back({print.file, first.file, same_tensors});
+    if (first.file == print.file) continue;
+    if (first.names == print.names)
+      twins.push_back({print.file, first.file, first.boxes == print.boxes ? Twin::Kind::replica : Twin::Kind::other_parts});
+    else if (among_tensors)
+      twins.push_back({print.file, first.file, Twin::Kind::other_tensors});
   }
   return twins;
+}
+
+Finding finding_of(const Source& source, const Twin& twin, const std::string& what_for) {
+  return {Severity::error, source.files[twin.file].label,
+          "holds the same data as " + printable(source.files[twin.of].label) + ", " + what_for +
+              "; one was copied over the other: put back the file of this rank",
+          ErrorCode::bad_input};
 }
 
 }  // namespace
@@ -83,8 +94,7 @@ std::optional<FilePrint> print_of(FileId file, std::span<const Piece> pieces) {
   return print;
 }
 
-std::vector<Finding> find_twins(Comm& comm, FileCache& files, const Source& source, const std::vector<FilePrint>& mine,
-                                bool among_tensors) {
+Twins find_twins(Comm& comm, FileCache& files, const Source& source, const std::vector<FilePrint>& mine, bool among_tensors) {
   std::vector<FilePrint> all;
   for (const Bytes& bytes : comm.gather_all(bytes_of(mine))) append_values(all, bytes);
   const std::vector<Twin> twins = suspects(std::move(all), among_tensors);
@@ -92,6 +102,7 @@ std::vector<Finding> find_twins(Comm& comm, FileCache& files, const Source& sour
   const Bytes confirmed = collectively(comm, "catalog", [&] {
     std::vector<Twin> found;
     for (const Twin& twin : twins) {
+      if (twin.kind == Twin::Kind::replica) continue;
       const auto print = std::find_if(mine.begin(), mine.end(), [&](const FilePrint& one) { return one.file == twin.file; });
       if (print == mine.end()) continue;
       bool uniform = false;
@@ -104,15 +115,14 @@ std::vector<Finding> find_twins(Comm& comm, FileCache& files, const Source& sour
   std::vector<Twin> found;
   for (const Bytes& bytes : comm.gather_all(confirmed)) append_values(found, bytes);
   std::sort(found.begin(), found.end(), [](const Twin& a, const Twin& b) { return a.file < b.file; });
-  std::vector<Finding> findings;
-  for (const Twin& twin : found) {
-    findings.push_back({Severity::error, source.files[twin.file].label,
-                        "holds the same data as " + printable(source.files[twin.of].label) + ", which is for other " +
-                            (twin.same_tensors ? "parts of the tensors" : "layers or experts") +
-                            "; one was copied over the other: put back the file of this rank",
-                        ErrorCode::bad_input});
-  }
-  return findings;
+  Twins result;
+  for (const Twin& twin : found)
+    result.copies.push_back(
+        finding_of(source, twin, twin.kind == Twin::Kind::other_parts ? "for other parts of the tensors" : "for other layers or experts"));
+  for (const Twin& twin : twins)
+    if (twin.kind == Twin::Kind::replica)
+      result.replicas.push_back(finding_of(source, twin, "for the same parts, while others are missing"));
+  return result;
 }
 
 }  // namespace unshard

@@ -25,10 +25,14 @@ struct FilePrint {
 /// Local, pure. None for a file without data, or with a record that has no checksum.
 [[nodiscard]] std::optional<FilePrint> print_of(FileId file, std::span<const Piece> pieces);
 
-/// Collective. `mine`: of the files whose headers this rank has read. An error for each twin, the same on every rank; `among_tensors`: for
-/// those with data for other tensors too. Reads a little of files that may be twins: where all elements are alike (zeros, as at the start
-/// of a training), they are none.
-[[nodiscard]] std::vector<Finding> find_twins(Comm& comm, FileCache& files, const Source& source, const std::vector<FilePrint>& mine,
-                                              bool among_tensors);
+struct Twins {
+  std::vector<Finding> copies;    ///< errors: data that is there for other parts
+  std::vector<Finding> replicas;  ///< errors if parts are missing: data that is there for the same parts
+};
+
+/// Collective. `mine`: of the files whose headers this rank has read. The same on every rank; `among_tensors`: `copies` has those with data
+/// for other tensors too. Reads a little of files that may be such: where all elements are alike (zeros, as at the start of a training),
+/// they are not.
+[[nodiscard]] Twins find_twins(Comm& comm, FileCache& files, const Source& source, const std::vector<FilePrint>& mine, bool among_tensors);
 
 }  // namespace unshard

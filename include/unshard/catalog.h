@@ -82,6 +82,7 @@ struct Catalog {
   std::vector<ObjectNote> objects;  ///< the same on every rank
   std::vector<Finding> findings;    ///< the same on every rank
   Facts facts;                      ///< the same on every rank
+  std::vector<Finding> replicas;    ///< files that hold what another one holds: right where data is replicated, told when parts are missing
 };
 
 /// Local, pure. The rank where the chunk records of tensor `id` live: blocks of neighbouring tensors, balanced in count.

@@ -77,6 +77,21 @@ TEST(Check, NamesACopiedFileOfDcpWhereBothHoldPartsOfTheSameTensors) {
   }
 }
 
+TEST(Check, NamesTheFileThatIsACopyBeforeThePartsThatAreMissing) {
+  const TemporaryFolder folder;
+  folder.copy(case_folder("fsdp/check_complete/fsdp2"), "run");
+  const std::filesystem::path run_folder = folder / "run";
+  std::filesystem::copy(run_folder / "model_world_size_4_rank_0.pt", run_folder / "model_world_size_4_rank_2.pt",
+                        std::filesystem::copy_options::overwrite_existing);
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    const Outcome got = run(ranks, {folder / "run"});
+    const auto copy = got.lines.find("model_world_size_4_rank_2.pt: holds the same data as "), missing = got.lines.find("is in no file");
+    EXPECT_NE(copy, std::string::npos) << got.lines;
+    EXPECT_NE(missing, std::string::npos) << got.lines;
+    EXPECT_LT(copy, missing) << got.lines;
+  }
+}
+
 TEST(Check, SaysWhatACompleteCheckpointIs) {
   const Outcome got = run(2, {case_folder("fsdp/check_complete/fsdp2")});
   EXPECT_TRUE(got.complete) << got.lines;

@@ -91,7 +91,7 @@ std::size_t twins_with(const std::string& content, const Piece& second, bool amo
   std::size_t found = 0;
   run_ranks(1, {}, [&](Comm& comm) {
     FileCache files(disk, source);
-    found = find_twins(comm, files, source, prints, among_tensors).size();
+    found = find_twins(comm, files, source, prints, among_tensors).copies.size();
   });
   return found;
 }

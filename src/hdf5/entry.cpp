@@ -1,10 +1,37 @@
 // The one thing that this library shows: its Hdf5 object.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
+#include <functional>
 
 #include "parts.h"
 
 namespace unshard {
 namespace {
+
+/// HDF5 crashes when it can't write (1.14 at once, 1.10 at exit): it does so in a child process. Throws Error(io) when that fails.
+void in_a_child(const std::string& path, const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child < 0) throw Error(ErrorCode::io, printable(path, 4096) + ": no process could be started to write it");
+  if (child == 0) {
+    for (const int number : {SIGSEGV, SIGBUS, SIGABRT}) ::signal(number, SIG_DFL);  // MPI's handlers print a stack
+    int code = 1;
+    try {
+      work();
+      code = 0;
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the exit code tells
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw Error(ErrorCode::io, printable(path, 4096) + ": HDF5 could not write it; is the disk full?");
+}
 
 class Library final : public Hdf5 {
  public:
@@ -19,7 +46,7 @@ class Library final : public Hdf5 {
   }
   void write_tables(const std::string& path, std::span<const Hdf5Column> columns) const override {
     const Hdf5Guard guard;
-    write_hdf5_tables(path, columns);
+    in_a_child(path, [&] { write_hdf5_tables(path, columns); });
   }
   [[nodiscard]] std::vector<Hdf5Column> read_tables(std::span<std::byte> file) const override {
     const Hdf5Guard guard;

@@ -1,36 +1,19 @@
 // The one thing that this library shows: its Hdf5 object.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <functional>
 
+#include "child.h"
 #include "parts.h"
 
 namespace unshard {
 namespace {
 
-/// HDF5 crashes when it can't write (1.14 at once, 1.10 at exit): it does so in a child process. Throws Error(io) when that fails.
+/// Throws Error(io) when the child does not end well.
 void in_a_child(const std::string& path, const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child < 0) throw Error(ErrorCode::io, printable(path, 4096) + ": no process could be started to write it");
-  if (child == 0) {
-    for (const int number : {SIGSEGV, SIGBUS, SIGABRT}) ::signal(number, SIG_DFL);  // MPI's handlers print a stack
-    int code = 1;
-    try {
-      work();
-      code = 0;
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the exit code tells
-    }
-    ::_exit(code);
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw Error(ErrorCode::io, printable(path, 4096) + ": HDF5 could not write it; is the disk full?");
+  if (child == 0) end_as_child(work);
+  if (!ends_well(child)) throw Error(ErrorCode::io, printable(path, 4096) + ": HDF5 could not write it; is the disk full?");
 }
 
 class Library final : public Hdf5 {

@@ -1,16 +1,12 @@
 // What a file holds, found out by a child process that may crash, or be stopped when it takes too long or too much.
 #include <fcntl.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 
+#include "child.h"
 #include "parts.h"
 #include "value_types.h"
 #include "wire.h"
@@ -148,14 +144,11 @@ void limit(int resource, rlim_t value) {
 }
 
 [[noreturn]] void run_child(const std::string& path, int to) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGXCPU}) std::signal(number, SIG_DFL);
-  limit(RLIMIT_CORE, 0);
-  limit(RLIMIT_CPU, most_seconds);
+  end_as_child([&] {
+    limit(RLIMIT_CPU, most_seconds);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  limit(RLIMIT_DATA, most_bytes);
+    limit(RLIMIT_DATA, most_bytes);
 #endif
-  try {
     const Bytes answer = answer_of(path);
     for (std::size_t at = 0; at < answer.size();) {
       const ssize_t count = ::write(to, answer.data() + at, answer.size() - at);
@@ -163,10 +156,7 @@ void limit(int resource, rlim_t value) {
       if (count <= 0) ::_exit(1);
       at += static_cast<std::size_t>(count);
     }
-  } catch (...) {
-    ::_exit(1);
-  }
-  ::_exit(0);
+  });
 }
 
 /// Everything that comes out of the pipe.
@@ -195,10 +185,7 @@ Bytes ask_child(const std::string& path) {
   Bytes answer = child > 0 ? read_all(ends[0]) : Bytes{};
   ::close(ends[0]);
   if (child < 0) throw Error(ErrorCode::io, printable(path, 4096) + ": no process to read it: " + std::strerror(errno));
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? answer : Bytes{};
+  return ends_well(child) ? answer : Bytes{};
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ struct SliceHead {
   std::uint64_t position = 0;
   FileId file = 0;
   DType from = DType::f32, to = DType::f32;
-  std::uint8_t big_endian = 0, rank = 0;
+  std::uint8_t big_endian = 0, rank = 0, alone = 0;
 };
 
 template <class Value>
@@ -26,28 +26,29 @@ void append(Bytes& to, const Value* values, std::size_t count) {
 
 }  // namespace
 
-void SliceListWriter::add_round(const std::vector<Slice>& slices) {
+void SliceListWriter::add_round(const std::vector<Wanted>& slices) {
   const std::uint64_t count = slices.size();
   append(bytes_, &count, 1);
-  for (const Slice& slice : slices) {
+  for (const auto& [slice, alone] : slices) {
     const SliceHead head{slice.position,
                          slice.file,
                          slice.from,
                          slice.to,
                          slice.big_endian ? std::uint8_t{1} : std::uint8_t{0},
-                         static_cast<std::uint8_t>(slice.extent.size())};
+                         static_cast<std::uint8_t>(slice.extent.size()),
+                         alone ? std::uint8_t{1} : std::uint8_t{0}};
     append(bytes_, &head, 1);
     append(bytes_, slice.extent.begin(), slice.extent.size());
     append(bytes_, slice.stride.begin(), slice.stride.size());
   }
 }
 
-std::vector<Slice> SliceListReader::next_round() {
+std::vector<Wanted> SliceListReader::next_round() {
   const auto take = [&](void* to, std::size_t bytes) {
     std::memcpy(to, bytes_.data() + at_, bytes);
     at_ += bytes;
   };
-  std::vector<Slice> slices;
+  std::vector<Wanted> slices;
   if (at_end()) return slices;
   std::uint64_t count = 0;
   take(&count, sizeof count);
@@ -58,7 +59,7 @@ std::vector<Slice> SliceListReader::next_round() {
         head.file, head.from, head.to, head.big_endian != 0, head.position, Shape::filled(head.rank, 0), Shape::filled(head.rank, 0)};
     for (Shape* shape : {&slice.extent, &slice.stride})
       for (std::size_t d = 0; d < head.rank; ++d) take(&(*shape)[d], sizeof(std::uint64_t));
-    slices.push_back(slice);
+    slices.push_back({slice, head.alone != 0});
   }
   return slices;
 }
@@ -72,7 +73,7 @@ std::uint64_t Exchange::largest_round() {
   while (std::any_of(lists_.begin(), lists_.end(), [](const SliceListReader& list) { return !list.at_end(); })) {
     std::uint64_t bytes = 0;
     for (SliceListReader& list : lists_)
-      for (const Slice& slice : list.next_round()) bytes += dense_bytes(slice);
+      for (const Wanted& wanted : list.next_round()) bytes += dense_bytes(wanted.slice);
     largest = std::max(largest, bytes);
   }
   for (SliceListReader& list : lists_) list.rewind();
@@ -81,13 +82,25 @@ std::uint64_t Exchange::largest_round() {
 
 Outgoing Exchange::next_round() {
   Outgoing outgoing;
-  for (SliceListReader& list : lists_) {
-    const std::uint64_t begin = outgoing.bytes;
-    for (const Slice& slice : list.next_round()) {
-      outgoing.items.push_back({slice, outgoing.bytes});
-      outgoing.bytes += dense_bytes(slice);
+  const auto add = [&](const Slice& slice) {
+    outgoing.items.push_back({slice, outgoing.bytes});
+    outgoing.bytes += dense_bytes(slice);
+  };
+  for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
+    const auto end_message = [&](std::uint64_t begin) {
+      if (outgoing.bytes > begin) outgoing.messages.push_back({static_cast<int>(rank), begin, outgoing.bytes - begin});
+    };
+    const std::vector<Wanted> slices = lists_[rank].next_round();
+    const std::uint64_t joined = outgoing.bytes;
+    for (const Wanted& wanted : slices)
+      if (!wanted.alone) add(wanted.slice);
+    end_message(joined);
+    for (const Wanted& wanted : slices) {
+      if (!wanted.alone) continue;
+      const std::uint64_t begin = outgoing.bytes;
+      add(wanted.slice);
+      end_message(begin);
     }
-    outgoing.message.push_back(outgoing.bytes - begin);
   }
   std::sort(outgoing.items.begin(), outgoing.items.end(), [](const Outgoing::Item& a, const Outgoing::Item& b) {
     return std::tie(a.slice.file, a.slice.position) < std::tie(b.slice.file, b.slice.position);
@@ -96,16 +109,11 @@ Outgoing Exchange::next_round() {
 }
 
 std::vector<std::unique_ptr<Request>> Exchange::post(const Outgoing& outgoing, std::span<const std::byte> sent,
-                                                     const std::vector<std::uint64_t>& incoming, std::span<std::byte> received) {
+                                                     std::span<const Incoming> incoming) {
   std::vector<std::unique_ptr<Request>> requests;
-  for (std::size_t rank = 0; rank < incoming.size(); ++rank) {
-    if (incoming[rank] > 0) requests.push_back(comm_.receive(static_cast<int>(rank), message_tag, received.first(incoming[rank])));
-    received = received.subspan(incoming[rank]);
-  }
-  for (std::size_t rank = 0; rank < outgoing.message.size(); ++rank) {
-    if (outgoing.message[rank] > 0) requests.push_back(comm_.send(static_cast<int>(rank), message_tag, sent.first(outgoing.message[rank])));
-    sent = sent.subspan(outgoing.message[rank]);
-  }
+  for (const Incoming& message : incoming) requests.push_back(comm_.receive(message.rank, message_tag, message.to));
+  for (const Outgoing::Message& message : outgoing.messages)
+    requests.push_back(comm_.send(message.rank, message_tag, sent.subspan(message.at, message.bytes)));
   return requests;
 }
 

@@ -1,8 +1,8 @@
 // What readers send to owners, round by round.
 //
 // At the start of a wave each owner tells each reader which slices it needs in which round (one all-to-all of lists). From then on both
-// sides know every message: the one from a reader to an owner in a round is the dense bytes of the owner's slices in the order of its list.
-// No request is ever sent.
+// sides know every message from a reader to an owner in a round: first one with the dense bytes of the owner's slices, in the order of its
+// list, then one for each slice that goes alone, because the owner receives it where it belongs. No request is ever sent.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,15 @@
 
 namespace unshard {
 
+struct Wanted {
+  Slice slice;
+  bool alone = false;  ///< a message of its own
+};
+
 /// The slices that one owner wants of one reader, for all rounds of a wave, as sent: for each round their number, then the slices.
 class SliceListWriter {
  public:
-  void add_round(const std::vector<Slice>& slices);
+  void add_round(const std::vector<Wanted>& slices);
   [[nodiscard]] Bytes take() { return std::move(bytes_); }
 
  private:
@@ -30,7 +35,7 @@ class SliceListReader {
  public:
   explicit SliceListReader(Bytes bytes) : bytes_(std::move(bytes)) {}
   /// The next round's slices; none after the last round.
-  [[nodiscard]] std::vector<Slice> next_round();
+  [[nodiscard]] std::vector<Wanted> next_round();
   void rewind() { at_ = 0; }
   [[nodiscard]] bool at_end() const { return at_ == bytes_.size(); }
 
@@ -45,9 +50,19 @@ struct Outgoing {
     Slice slice;
     std::uint64_t at = 0;  ///< where its dense bytes go in the send buffer
   };
-  std::vector<Item> items;             ///< in the order in which they lie in the files
-  std::vector<std::uint64_t> message;  ///< bytes for each rank; their messages follow one another in the send buffer
-  std::uint64_t bytes = 0;
+  struct Message {
+    int rank = 0;
+    std::uint64_t at = 0, bytes = 0;  ///< in the send buffer
+  };
+  std::vector<Item> items;        ///< in the order in which they lie in the files
+  std::vector<Message> messages;  ///< to one rank in the order in which it receives them
+  std::uint64_t bytes = 0;        ///< of the send buffer
+};
+
+/// One message that this rank receives, and where.
+struct Incoming {
+  int rank = 0;
+  std::span<std::byte> to;
 };
 
 /// The lists that owners sent to this rank, and the messages of a round.
@@ -62,10 +77,10 @@ class Exchange {
   /// Local. What this rank sends in the next round, by its lists.
   [[nodiscard]] Outgoing next_round();
 
-  /// Local. Posts all messages of one round: `incoming[r]` bytes from rank r, one after the other in `received`; and what `outgoing` says
-  /// from `sent`.
+  /// Local. Posts all messages of one round: those that come, in the order in which each rank sends them, and what `outgoing` says from
+  /// `sent`.
   [[nodiscard]] std::vector<std::unique_ptr<Request>> post(const Outgoing& outgoing, std::span<const std::byte> sent,
-                                                           const std::vector<std::uint64_t>& incoming, std::span<std::byte> received);
+                                                           std::span<const Incoming> incoming);
 
  private:
   Comm& comm_;

@@ -15,7 +15,7 @@ namespace unshard {
 struct RankFigures {
   std::string host;
   std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;  ///< of tensors
-  std::uint64_t messages = 0;                                            ///< with bytes of tensors, received
+  std::uint64_t messages = 0;                                            ///< with bytes of tensors, received (unshard/move.h)
   std::uint64_t opens = 0;                                               ///< of files, by the whole command
   std::uint64_t peak_rss_bytes = 0;
   std::uint64_t read_ns = 0, exchange_ns = 0, write_ns = 0;  ///< of all I/O threads together, while tensors were moved

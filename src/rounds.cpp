@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "crc32c.h"
@@ -41,7 +43,7 @@ class Wave {
       Round made;
       state_.keep(attempt([&] { made = plan_.round(number); }));
       made.incoming.resize(static_cast<std::size_t>(state_.comm.size()), 0);
-      const std::vector<std::unique_ptr<Request>> messages = post(ready, sent_[number % 2], made);
+      const std::vector<std::unique_ptr<Request>> messages = post(ready, sent_[number % 2], made, made_[number % 2]);
       Outgoing next = exchange_.next_round();
       start_threads(made, made_[number % 2], next, sent_[(number + 1) % 2], written, made_[(number + 1) % 2]);
       if (output_.is_collective() && number > 0) write_together(written, made_[(number + 1) % 2]);
@@ -64,16 +66,26 @@ class Wave {
     if (buffer.size() < bytes) buffer.resize(bytes);
   }
 
-  std::vector<std::unique_ptr<Request>> post(const Outgoing& outgoing, Bytes& sent, const Round& round) {
-    std::uint64_t incoming = 0;
-    for (const std::uint64_t bytes : round.incoming) {
-      incoming += bytes;
-      if (bytes > 0) ++state_.counters.messages;
-    }
-    grow(received_, incoming);
+  /// What arrives where it belongs needs its range cleared before.
+  std::vector<std::unique_ptr<Request>> post(const Outgoing& outgoing, Bytes& sent, const Round& made, Bytes& made_data) {
+    for (const Round::Part& part : made.parts)
+      if (part.piece.calculation.target == nullptr) clear_gaps(part.piece.copies, output_of(made, part, made_data));
+    grow(received_, std::accumulate(made.incoming.begin(), made.incoming.end(), std::uint64_t{0}));
     grow(sent, outgoing.bytes);  // a rank that has failed sends what is there: nobody will use it
-    state_.counters.exchanged_bytes += incoming;
-    return exchange_.post(outgoing, sent, round.incoming, received_);
+    std::vector<Incoming> incoming;
+    std::span<std::byte> rest = received_;
+    for (std::size_t rank = 0; rank < made.incoming.size(); ++rank) {
+      if (made.incoming[rank] > 0) incoming.push_back({static_cast<int>(rank), rest.first(made.incoming[rank])});
+      rest = rest.subspan(made.incoming[rank]);
+    }
+    for (const Round::Alone& alone : made.alone) incoming.push_back({alone.rank, std::span(made_data).subspan(alone.at, alone.bytes)});
+    std::set<int> senders;
+    for (const Incoming& message : incoming) {
+      senders.insert(message.rank);
+      state_.counters.exchanged_bytes += message.to.size();
+    }
+    state_.counters.messages += senders.size();
+    return exchange_.post(outgoing, sent, incoming);
   }
 
   void settle_rest(const Common& common) {
@@ -119,7 +131,6 @@ class Wave {
   void read_local_copies(Round::Part& part, std::span<std::byte> output, Buffers& buffers) {
     const Stopwatch watch(state_.counters.read_ns);
     part.work.resize(part.piece.calculation.work_bytes);
-    if (part.piece.calculation.target == nullptr) clear_gaps(part.piece.copies, output);
     for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
       const Copy& copy = part.piece.copies[c];
       if (part.received_at[c] == not_received)
@@ -174,7 +185,7 @@ class Wave {
       const std::span<std::byte> output = output_of(made, part, data);
       for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
         const Copy& copy = part.piece.copies[c];
-        if (part.received_at[c] != not_received)
+        if (part.received_at[c] < in_place)
           place(copy, std::span(received_).subspan(part.received_at[c], dense_bytes(copy.slice)),
                 copy.to_work ? std::span(part.work) : output);
       }

@@ -6,9 +6,15 @@
 #include "piece_walk.h"
 
 namespace unshard {
+namespace {
+
+// Messages of a round that go alone; below 64 KiB, for the usual step of 8 MiB, a message costs more than copying its bytes.
+constexpr std::uint64_t most_alone = 128;
+
+}  // namespace
 
 WavePlan::WavePlan(MoveState& state, const Plan& plan, std::uint32_t wave, const std::vector<int>& readers, const Budget& budget)
-    : state_(state), readers_(readers), budget_(budget) {
+    : state_(state), readers_(readers), budget_(budget), least_alone_bytes_(std::max<std::uint64_t>(plan.step_bytes / most_alone, 1)) {
   steps_ = steps_of(plan, state.comm.rank(), wave);
   rounds_ = state.comm.reduce_all(steps_.size(), Reduction::max);
 }
@@ -45,10 +51,13 @@ std::uint64_t WavePlan::largest_work() const {
 std::vector<Bytes> WavePlan::wanted() const {
   std::vector<SliceListWriter> lists(static_cast<std::size_t>(state_.comm.size()));
   for (std::uint64_t number = 0; number < rounds_; ++number) {
-    std::vector<std::vector<Slice>> slices(lists.size());
-    for (const Round::Part& part : round(number).parts)
-      for (std::size_t c = 0; c < part.piece.copies.size(); ++c)
-        if (part.received_at[c] != not_received) slices[reader_of(part.piece.copies[c])].push_back(part.piece.copies[c].slice);
+    std::vector<std::vector<Wanted>> slices(lists.size());
+    for (const Round::Part& part : round(number).parts) {
+      for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
+        const Copy& copy = part.piece.copies[c];
+        if (part.received_at[c] != not_received) slices[reader_of(copy)].push_back({copy.slice, part.received_at[c] == in_place});
+      }
+    }
     for (std::size_t rank = 0; rank < lists.size(); ++rank) lists[rank].add_round(slices[rank]);
   }
   std::vector<Bytes> result;
@@ -56,18 +65,31 @@ std::vector<Bytes> WavePlan::wanted() const {
   return result;
 }
 
-/// The messages of a round lie one after the other in the receive buffer, by sender.
+bool WavePlan::goes_alone(const Copy& copy) const {
+  return !copy.to_work && is_dense(copy) && dense_bytes(copy.slice) >= least_alone_bytes_;
+}
+
+/// Joined messages lie one after the other in the receive buffer, by sender.
 void WavePlan::place_messages(Round& round) const {
+  const auto is_joined = [&](const Copy& copy) { return reader_of(copy) != state_.comm.rank() && !goes_alone(copy); };
   for (const Round::Part& part : round.parts)
     for (const Copy& copy : part.piece.copies)
-      if (reader_of(copy) != state_.comm.rank()) round.incoming[reader_of(copy)] += dense_bytes(copy.slice);
+      if (is_joined(copy)) round.incoming[reader_of(copy)] += dense_bytes(copy.slice);
   std::vector<std::uint64_t> at(round.incoming.size(), 0);
   for (std::size_t rank = 1; rank < at.size(); ++rank) at[rank] = at[rank - 1] + round.incoming[rank - 1];
   for (Round::Part& part : round.parts) {
     for (const Copy& copy : part.piece.copies) {
-      const bool is_local = reader_of(copy) == state_.comm.rank();
-      part.received_at.push_back(is_local ? not_received : at[reader_of(copy)]);
-      if (!is_local) at[reader_of(copy)] += dense_bytes(copy.slice);
+      const int reader = reader_of(copy);
+      const std::uint64_t bytes = dense_bytes(copy.slice);
+      if (reader == state_.comm.rank()) {
+        part.received_at.push_back(not_received);
+      } else if (is_joined(copy)) {
+        part.received_at.push_back(at[reader]);
+        at[reader] += bytes;
+      } else {
+        part.received_at.push_back(in_place);
+        round.alone.push_back({reader, part.piece.begin - round.step.begin + copy.target, bytes});
+      }
     }
   }
 }

@@ -13,16 +13,21 @@ struct Round {
   Run step;  ///< empty when it makes nothing
   struct Part {
     OutputPiece piece;
-    std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive, or `not_received`
+    std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive, `in_place` or `not_received`
     std::uint32_t crc32c = 0;                ///< once it is made
     Bytes work;                              ///< the work area of a computed piece, from reading until it is computed
   };
   std::vector<Part> parts;
-  std::vector<std::uint64_t> incoming;  ///< bytes from each rank
+  std::vector<std::uint64_t> incoming;  ///< bytes from each rank that arrive in the receive buffer, one rank's after the other's
+  struct Alone {
+    int rank = 0;
+    std::uint64_t at = 0, bytes = 0;  ///< in the step
+  };
+  std::vector<Alone> alone;  ///< what arrives where it belongs, in the order of the lists
 };
 
-/// In Round::Part::received_at: the rank reads the copy itself.
-inline constexpr std::uint64_t not_received = ~std::uint64_t{0};
+/// In Round::Part::received_at: the rank reads the copy itself; it arrives where it belongs.
+inline constexpr std::uint64_t not_received = ~std::uint64_t{0}, in_place = not_received - 1;
 
 /// Who reads the slice of a copy for `owner`. `readers`: by file; empty: every rank reads for itself.
 [[nodiscard]] inline int reader_of(const Copy& copy, const std::vector<int>& readers, int owner) {
@@ -48,11 +53,13 @@ class WavePlan {
 
  private:
   [[nodiscard]] int reader_of(const Copy& copy) const { return unshard::reader_of(copy, readers_, state_.comm.rank()); }
+  [[nodiscard]] bool goes_alone(const Copy& copy) const;
   void place_messages(Round& round) const;
 
   MoveState& state_;
   const std::vector<int>& readers_;
   const Budget& budget_;
+  std::uint64_t least_alone_bytes_;
   std::vector<Run> steps_;
   std::uint64_t rounds_ = 0;
 };

@@ -57,7 +57,7 @@ struct MoveReport {
   std::vector<Extent> extents;  ///< what this rank wrote, sorted by file and position
   bool read_back = false;       ///< all of it, on every rank, was read back and compared
   std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
-  std::uint64_t messages = 0;                                ///< that this rank received
+  std::uint64_t messages = 0;                                ///< that this rank received: all that one rank sent it in one round is one
   std::uint64_t read_ns = 0, exchange_ns = 0, write_ns = 0;  ///< of the I/O threads together; they overlap
   std::uint64_t busy_ns = 0;                                 ///< during which the I/O threads had work
 };

@@ -1,4 +1,5 @@
-// Who writes what, and when: segments are dealt to ranks in waves, in proportion to bytes.
+// Who writes what, and when: segments are dealt to ranks in waves, in proportion to what they cost: their bytes, where those that are
+// computed count more (Segment::cost). Shares, rooms and weights below are such costs.
 //
 // With at least as many files as ranks, whole files come first (largest first, each to the rank that has least), as long as no rank gets
 // more than its share. What is left is shared: in each wave the ranks form one group for each file, in proportion to the bytes left, and
@@ -27,50 +28,62 @@ std::uint64_t scaled(std::uint64_t value, std::uint64_t numerator, std::uint64_t
   return static_cast<std::uint64_t>(Wide{value} * numerator / denominator);
 }
 
-/// The segments of one file, seen as one range of `bytes` bytes (the file's own bytes, holes left out), and how far it is dealt.
+/// The segments of one file, laid end to end as one range of costs (holes left out), and how far it is dealt.
 class FileShare {
  public:
   void append(const Segment& segment) {
     segments_.push_back(segment);
-    starts_.push_back(bytes_);
-    bytes_ += segment.end - segment.begin;
+    starts_.push_back(cost_);
+    cost_ += (segment.end - segment.begin) * segment.cost;
   }
   [[nodiscard]] std::uint32_t number() const { return segments_.front().file; }
-  [[nodiscard]] std::uint64_t left() const { return bytes_ - dealt_; }
+  [[nodiscard]] std::uint64_t cost() const { return cost_; }
+  [[nodiscard]] std::uint64_t left() const { return cost_ - dealt_; }
   [[nodiscard]] std::uint64_t dealt() const { return dealt_; }
 
-  /// The nearest place to `at` where ranks may meet: a multiple of `boundary_bytes` in the file, or an end of a segment.
+  /// The nearest place to `at` where ranks may meet: a multiple of `boundary_bytes` in the file, or the edge of a hole.
   [[nodiscard]] std::uint64_t snapped(std::uint64_t at, std::uint64_t boundary_bytes) const {
-    if (at >= bytes_) return bytes_;
+    if (at >= cost_) return cost_;
     const std::size_t i = segment_at(at);
-    const Segment& segment = segments_[i];
-    if (at == starts_[i]) return at;
-    const std::uint64_t offset = segment.begin + (at - starts_[i]);
+    const bool behind_hole = i == 0 || segments_[i - 1].end != segments_[i].begin;
+    if (behind_hole && at == starts_[i]) return at;
+    const std::uint64_t offset = segments_[i].begin + (at - starts_[i]) / segments_[i].cost;
     const std::uint64_t down = offset - offset % boundary_bytes;
-    const std::uint64_t nearest = offset - down < boundary_bytes / 2 ? down : down + boundary_bytes;
-    return starts_[i] + std::clamp(nearest, segment.begin, segment.end) - segment.begin;
+    return place_of(offset - down < boundary_bytes / 2 ? down : down + boundary_bytes, i);
   }
 
-  /// Gives everything up to `end` to one rank, as runs of `wave`.
+  /// Gives everything up to `end`, a place that snapped() gave, to one rank, as runs of `wave`.
   void deal_until(std::uint64_t end, std::uint32_t wave, std::vector<Run>& runs) {
     while (dealt_ < end) {
       const std::size_t i = segment_at(dealt_);
-      const std::uint64_t begin = segments_[i].begin + (dealt_ - starts_[i]);
-      const std::uint64_t length = std::min(segments_[i].end - begin, end - dealt_);
-      runs.push_back({number(), wave, begin, begin + length});
-      dealt_ += length;
+      const Segment& segment = segments_[i];
+      const std::uint64_t begin = segment.begin + (dealt_ - starts_[i]) / segment.cost;
+      const std::uint64_t length = std::min(segment.end - begin, (end - dealt_) / segment.cost);
+      if (!runs.empty() && runs.back().file == number() && runs.back().wave == wave && runs.back().end == begin) {
+        runs.back().end += length;
+      } else {
+        runs.push_back({number(), wave, begin, begin + length});
+      }
+      dealt_ += length * segment.cost;
     }
   }
-  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
   [[nodiscard]] std::size_t segment_at(std::uint64_t at) const {
     return static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), at) - starts_.begin() - 1);
   }
 
+  /// The place of a byte of the file, which lies in segment `i` or near it; in a hole, of an edge of that.
+  [[nodiscard]] std::uint64_t place_of(std::uint64_t offset, std::size_t i) const {
+    while (i + 1 < segments_.size() && segments_[i + 1].begin <= offset) ++i;
+    while (i > 0 && segments_[i].begin > offset) --i;
+    const Segment& segment = segments_[i];
+    return starts_[i] + (std::clamp(offset, segment.begin, segment.end) - segment.begin) * segment.cost;
+  }
+
   std::vector<Segment> segments_;
   std::vector<std::uint64_t> starts_;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t cost_ = 0;
   std::uint64_t dealt_ = 0;
 };
 
@@ -85,14 +98,14 @@ struct Team {
 struct Pool {
   std::vector<std::uint32_t> ranks;  ///< ascending
   std::vector<FileShare> files;
-  std::uint64_t bytes = 0;  ///< of the files
+  std::uint64_t cost = 0;  ///< of the files
 };
 
 /// Deals the files of one pool to its ranks. Those are numbered here by their place in the pool.
 class Dealer {
  public:
   Dealer(Pool& pool, Plan& plan) : plan_(plan), ranks_(pool.ranks), files_(pool.files), given_(pool.ranks.size()) {
-    share_ = (pool.bytes + given_.size() - 1) / given_.size();
+    share_ = (pool.cost + given_.size() - 1) / given_.size();
     most_ = share_ + std::max(share_ / 25, plan.boundary_bytes);
   }
 
@@ -113,22 +126,22 @@ class Dealer {
   void deal_whole_files() {
     std::vector<std::size_t> order(files_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return files_[a].bytes() > files_[b].bytes(); });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return files_[a].cost() > files_[b].cost(); });
     std::vector<std::optional<std::uint32_t>> owner(files_.size());
     using Load = std::pair<std::uint64_t, std::uint32_t>;
     std::priority_queue<Load, std::vector<Load>, std::greater<>> least;
     for (std::uint32_t rank = 0; rank < given_.size(); ++rank) least.emplace(0, rank);
     for (const std::size_t file : order) {
       const auto [load, rank] = least.top();
-      if (load + files_[file].bytes() > most_) continue;
+      if (load + files_[file].cost() > most_) continue;
       least.pop();
-      least.emplace(load + files_[file].bytes(), rank);
+      least.emplace(load + files_[file].cost(), rank);
       owner[file] = rank;
     }
     bool any = false;
     for (std::size_t file = 0; file < files_.size(); ++file) {
       if (!owner[file]) continue;
-      give(files_[file], files_[file].bytes(), *owner[file]);
+      give(files_[file], files_[file].cost(), *owner[file]);
       plan_.groups.push_back({files_[file].number(), wave_, {ranks_[*owner[file]]}});
       any = true;
     }
@@ -215,16 +228,16 @@ class Dealer {
                        [&](std::uint32_t rank) { return given_[rank] + scaled(team.file->left(), weight_of(rank), team.weight) <= most_; });
   }
 
-  void deal_to_team(Team& team, std::uint64_t bytes) {
-    const std::uint64_t start = team.file->dealt(), end = start + bytes;
+  void deal_to_team(Team& team, std::uint64_t cost) {
+    const std::uint64_t start = team.file->dealt(), end = start + cost;
     std::vector<std::uint64_t> cuts;  // before anything is given: weights change with it
     std::uint64_t weight = 0;
     for (const std::uint32_t rank : team.ranks) {
       weight += weight_of(rank);
-      cuts.push_back(std::max(start, team.file->snapped(start + scaled(bytes, weight, team.weight), plan_.boundary_bytes)));
+      cuts.push_back(std::max(start, team.file->snapped(start + scaled(cost, weight, team.weight), plan_.boundary_bytes)));
     }
-    if (end == team.file->bytes()) cuts.back() = end;
-    if (bytes < plan_.boundary_bytes) cuts.assign(cuts.size(), cuts.back());  // not worth a boundary: the first rank has it
+    if (end == team.file->cost()) cuts.back() = end;
+    if (cost < plan_.boundary_bytes) cuts.assign(cuts.size(), cuts.back());  // not worth a boundary: the first rank has it
     Group group{team.file->number(), wave_, {}};
     for (std::size_t i = 0; i < cuts.size(); ++i) {
       if (cuts[i] == team.file->dealt()) continue;
@@ -237,7 +250,7 @@ class Dealer {
   Plan& plan_;
   const std::vector<std::uint32_t>& ranks_;
   std::vector<FileShare>& files_;
-  std::vector<std::uint64_t> given_;  ///< bytes by place
+  std::vector<std::uint64_t> given_;  ///< cost by place
   std::uint64_t share_ = 0;           ///< of each rank
   std::uint64_t most_ = 0;            ///< what a rank may get in the end, to save a wave
   std::uint32_t wave_ = 0;
@@ -267,12 +280,12 @@ std::vector<Pool> pools_of(const PlanOptions& options) {
 
 /// Whole files, largest first, each to the pool whose ranks then have least.
 void share_files(std::vector<FileShare> files, std::vector<Pool>& pools) {
-  std::stable_sort(files.begin(), files.end(), [](const FileShare& a, const FileShare& b) { return a.bytes() > b.bytes(); });
+  std::stable_sort(files.begin(), files.end(), [](const FileShare& a, const FileShare& b) { return a.cost() > b.cost(); });
   for (FileShare& file : files) {
     Pool& pool = *std::min_element(pools.begin(), pools.end(), [&](const Pool& a, const Pool& b) {
-      return Wide{a.bytes + file.bytes()} * b.ranks.size() < Wide{b.bytes + file.bytes()} * a.ranks.size();
+      return Wide{a.cost + file.cost()} * b.ranks.size() < Wide{b.cost + file.cost()} * a.ranks.size();
     });
-    pool.bytes += file.bytes();
+    pool.cost += file.cost();
     pool.files.push_back(std::move(file));
   }
   for (Pool& pool : pools) {

@@ -8,10 +8,12 @@
 
 namespace unshard {
 
-/// A contiguous range of a file that is to be written: all tensors, or those of the stage. Sorted by file and position, not adjacent.
+/// A contiguous range of a file that is to be written: all tensors, or those of the stage. Sorted by file and position; neighbours that are
+/// adjacent differ in cost.
 struct Segment {
   std::uint32_t file = 0;
   std::uint64_t begin = 0, end = 0;
+  std::uint64_t cost = 1;  ///< of a byte, for a rank that makes it
 };
 
 /// Throws Error(internal) for a layout whose targets overlap, or leave their file, or lie inside its header.

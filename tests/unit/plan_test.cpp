@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <set>
@@ -170,6 +171,20 @@ TEST(Plan, OneFileIsSharedByAllRanksInOneWave) {
   EXPECT_EQ(plan.groups[0].ranks.size(), 4u);
   EXPECT_EQ(bytes_by_rank(plan), (std::vector<std::uint64_t>{250 * mib - 8, 250 * mib, 250 * mib, 250 * mib + 8}));
   EXPECT_EQ(plan.rounds, std::vector<std::uint64_t>{32});  // 31.25 steps of 8 MiB
+}
+
+TEST(Plan, ComputedBytesCountTwice) {
+  Model model;
+  for (const std::uint32_t i : {0U, 1U, 2U}) {
+    model.targets.targets.push_back({std::to_string(i), DType::u8, {12 * mib}, {}});
+    model.layout.placed.push_back({i, 0, 8 + i * 12 * mib, 12 * mib});
+  }
+  model.layout.files.push_back({"file", std::string(8, 'h'), 8 + 36 * mib});
+  model.targets.targets[1].computation = std::make_shared<const Computation>();
+  const Plan plan = make_plan(model.targets, model.layout, {.ranks = 3});
+  check_plan(model, plan, {.ranks = 3});
+  // 12 + 2 * 12 + 12 = 3 * 16: the first rank also gets 2 MiB of the second tensor, the last one as much.
+  EXPECT_EQ(bytes_by_rank(plan), (std::vector<std::uint64_t>{14 * mib - 8, 8 * mib, 14 * mib + 8}));
 }
 
 TEST(Plan, OneRankWritesEveryFileAloneInOneWave) {
@@ -357,7 +372,9 @@ TEST(Plan, RandomModelsInStages) {
       }
     }
     tensors.emplace_back("embed", Shape{up_to(10000), 300});
-    const Model model = model_of(tensors, 1'000'000 + up_to(20'000'000));
+    Model model = model_of(tensors, 1'000'000 + up_to(20'000'000));
+    for (Target& target : model.targets.targets)
+      if (up_to(1) == 0) target.computation = std::make_shared<const Computation>();
     const PlanOptions options{.ranks = static_cast<int>(1 + up_to(6)),
                               .window_bytes = 4 * mib,
                               .step_bytes = 1 + up_to(2 * mib),

@@ -7,7 +7,7 @@ namespace unshard {
 
 const Arithmetic& arithmetic() {
   static const Arithmetic& loaded =
-      *reinterpret_cast<const Arithmetic* (*)()>(load_entry("libunshard_arithmetic.so", "unshard_arithmetic_v2", "arithmetic"))();
+      *reinterpret_cast<const Arithmetic* (*)()>(load_entry("libunshard_arithmetic.so", "unshard_arithmetic_v3", "arithmetic"))();
   return loaded;
 }
 

@@ -22,14 +22,15 @@ Range intersection(Range a, Range b) {
 /// Makes one piece, tile by tile. A tile is at most block_rows × block_columns of the target's matrix.
 class PieceComputer {
  public:
-  PieceComputer(const Calculation& calculation, std::span<std::byte> output, std::span<const std::byte> work, Tiles& tiles)
+  PieceComputer(const Calculation& calculation, std::span<std::byte> output, std::span<std::byte> work, Tiles& tiles)
       : piece_(calculation),
         computation_(*calculation.target->computation),
         output_(output),
         work_(work),
         tiles_(tiles),
         columns_(matrix_of(calculation.target->shape).columns),
-        box_(box_of(calculation.target->shape, calculation.first, calculation.end)) {
+        box_(box_of(calculation.target->shape, calculation.first, calculation.end)),
+        sums_in_work_(!calculation.in_place && calculation.stored == DType::f32) {
     tiles_.sum.resize(block_rows * block_columns);
     tiles_.cast.resize(block_columns * sizeof(double));
   }
@@ -53,10 +54,15 @@ class PieceComputer {
     return intersection({tile.first_column, tile.end_column}, of_piece);
   }
 
+  /// Where the piece's elements in these columns become sums: where they lie in the work area, if that holds them as floats.
   [[nodiscard]] std::span<float> sum_of(const MatrixBox& tile, std::uint64_t row, Range columns) {
-    return std::span(tiles_.sum)
-        .subspan((row - tile.first_row) * block_columns + columns.first - tile.first_column, columns.end - columns.first);
+    const std::uint64_t count = columns.end - columns.first;
+    if (sums_in_work_) return {reinterpret_cast<float*>(work_.data()) + element_of(row, columns), count};
+    return std::span(tiles_.sum).subspan((row - tile.first_row) * block_columns + columns.first - tile.first_column, count);
   }
+
+  /// The number of the first of these elements, counted from the piece's first.
+  [[nodiscard]] std::uint64_t element_of(std::uint64_t row, Range columns) const { return row * columns_ + columns.first - piece_.first; }
 
   void make_tile(const MatrixBox& tile) {
     for_each_row(tile, [&](std::uint64_t row, Range columns) {
@@ -85,9 +91,10 @@ class PieceComputer {
   }
 
   void load(std::uint64_t row, Range columns, std::span<float> to) const {
+    if (sums_in_work_) return;
     const std::uint64_t size = info(piece_.stored).size_bytes;
-    const std::uint64_t at = (row * columns_ + columns.first - piece_.first) * size;
-    const std::span<const std::byte> from = (piece_.in_place ? std::span<const std::byte>(output_) : work_).subspan(at, to.size() * size);
+    const std::uint64_t at = element_of(row, columns) * size;
+    const std::span<const std::byte> from = (piece_.in_place ? output_ : work_).subspan(at, to.size() * size);
     cast(from, piece_.stored, std::as_writable_bytes(to), DType::f32);
   }
 
@@ -95,11 +102,12 @@ class PieceComputer {
   void store(std::uint64_t row, Range columns, std::span<const float> from) {
     const DType dtype = piece_.target->dtype;
     const std::uint64_t size = info(dtype).size_bytes, bytes = from.size() * size;
-    const std::span<std::byte> cast_bytes = std::span(tiles_.cast).first(bytes);
-    cast(std::as_bytes(from), DType::f32, cast_bytes, dtype);
-    const std::uint64_t at = (row * columns_ + columns.first - piece_.first) * size;  // of the first whole element
+    const std::uint64_t at = element_of(row, columns) * size;  // of the first whole element
     const std::uint64_t skipped = at < piece_.skipped_bytes ? piece_.skipped_bytes - at : 0;
     const std::uint64_t place = at + skipped - piece_.skipped_bytes;
+    if (skipped == 0 && bytes <= output_.size() - place) return cast(std::as_bytes(from), DType::f32, output_.subspan(place, bytes), dtype);
+    const std::span<std::byte> cast_bytes = std::span(tiles_.cast).first(bytes);
+    cast(std::as_bytes(from), DType::f32, cast_bytes, dtype);
     std::memcpy(output_.data() + place, cast_bytes.data() + skipped, std::min<std::uint64_t>(bytes - skipped, output_.size() - place));
   }
 
@@ -131,19 +139,15 @@ class PieceComputer {
         const Range block_of_rows{block_row + of.first_row, block_row + of.first_row + block_rows};
         const Range block_of_columns{block_column + of.first_column, block_column + of.first_column + block_columns};
         add_block(tile, intersection(rows, block_of_rows), intersection(columns, block_of_columns), block_of_rows.first,
-                  block_of_columns.first);
+                  block_of_columns.first, static_cast<float>(of.scale));
       }
     }
   }
 
-  /// The block of the addend that begins at this row and column of it, scaled, into tiles_.product.
+  /// The block of the addend that begins at this row and column of it into tiles_.product.
   void make_block(const PieceAddend& addend, std::uint64_t row, std::uint64_t column) {
-    const auto scale = static_cast<float>(addend.addend->scale);
-    if (!addend.right) {
-      take(addend.left, row - addend.first_row, column - addend.first_column, block_rows, block_columns, tiles_.product);
-      for (float& value : tiles_.product) value *= scale;
-      return;
-    }
+    if (!addend.right)
+      return take(addend.left, row - addend.first_row, column - addend.first_column, block_rows, block_columns, tiles_.product);
     const std::uint64_t inner = addend.left.columns;
     take(addend.left, row - addend.first_row, 0, block_rows, inner, tiles_.left);
     if (cached_ != &addend || cached_column_ != column) {
@@ -152,24 +156,26 @@ class PieceComputer {
       cached_column_ = column;
     }
     tiles_.product.resize(block_rows * block_columns);
-    arithmetic().multiply(tiles_.left, tiles_.right, block_rows, inner, scale, tiles_.product);
+    arithmetic().multiply(tiles_.left, tiles_.right, block_rows, inner, tiles_.product);
   }
 
-  void add_block(const MatrixBox& tile, Range rows, Range columns, std::uint64_t block_row, std::uint64_t block_column) {
+  /// What is scaled is rounded before it is added, as PEFT does: this file is compiled without contraction into multiply-adds.
+  void add_block(const MatrixBox& tile, Range rows, Range columns, std::uint64_t block_row, std::uint64_t block_column, float scale) {
     for_each_row({rows.first, rows.end, columns.first, columns.end}, [&](std::uint64_t row, Range of_row) {
       const std::span<float> sum = sum_of(tile, row, of_row);
       const float* product = tiles_.product.data() + (row - block_row) * block_columns + of_row.first - block_column;
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += product[i];
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += scale * product[i];
     });
   }
 
   const Calculation& piece_;
   const Computation& computation_;
   std::span<std::byte> output_;
-  std::span<const std::byte> work_;
+  std::span<std::byte> work_;
   Tiles& tiles_;
   std::uint64_t columns_;
   MatrixBox box_;
+  bool sums_in_work_;
   const PieceAddend* cached_ = nullptr;  ///< whose right block tiles_.right holds
   std::uint64_t cached_column_ = 0;
 };
@@ -209,7 +215,7 @@ MatrixBox box_of(const Shape& shape, std::uint64_t first, std::uint64_t end) {
   return {first_row, last_row + 1, first - first_row * columns, end - last_row * columns};
 }
 
-void compute(const Calculation& calculation, std::span<std::byte> output, std::span<const std::byte> work, Tiles& tiles) {
+void compute(const Calculation& calculation, std::span<std::byte> output, std::span<std::byte> work, Tiles& tiles) {
   PieceComputer(calculation, output, work, tiles).run();
 }
 

@@ -63,7 +63,7 @@ struct MatrixBox {
 };
 [[nodiscard]] MatrixBox box_of(const Shape& shape, std::uint64_t first, std::uint64_t end);
 
-/// Local. Computes the piece into `output`. Throws what Arithmetic throws.
-void compute(const Calculation& calculation, std::span<std::byte> output, std::span<const std::byte> work, Tiles& tiles);
+/// Local. Computes the piece into `output`. `work`, aligned for floats, is used up. Throws what Arithmetic throws.
+void compute(const Calculation& calculation, std::span<std::byte> output, std::span<std::byte> work, Tiles& tiles);
 
 }  // namespace unshard

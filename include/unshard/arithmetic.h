@@ -53,10 +53,10 @@ class Arithmetic {
   /// others.
   [[nodiscard]] virtual Difference compare(std::span<const std::byte> a, DType a_dtype, std::span<const std::byte> b, DType b_dtype,
                                            Tolerance tolerance, bool like_dtype) const = 0;
-  /// Local. Thread-safe. product = scale * (left · right), where left has `rows` rows of `inner` numbers, right `inner` rows, and both
-  /// follow one another without gaps. The sum of products and the scaled one are each rounded to fp32. The last bit may depend on `rows`
-  /// and on the columns: the caller takes the same ones whatever his buffers (unshard/targets.h, Computation).
-  virtual void multiply(std::span<const float> left, std::span<const float> right, std::uint64_t rows, std::uint64_t inner, float scale,
+  /// Local. Thread-safe. product = left · right, where left has `rows` rows of `inner` numbers, right `inner` rows, and both follow one
+  /// another without gaps. The last bit may depend on `rows` and on the columns: the caller takes the same ones whatever his buffers
+  /// (unshard/targets.h, Computation).
+  virtual void multiply(std::span<const float> left, std::span<const float> right, std::uint64_t rows, std::uint64_t inner,
                         std::span<float> product) const = 0;
   /// Local. The best approximation of rank `rank` (at most the smaller of rows and columns) of a matrix: exact for small ones, by random
   /// projection (always the same) for large ones. `read` fills whole rows from `first_row` on, and is asked for the same rows several

@@ -231,7 +231,7 @@ class LibTorchArithmetic final : public Arithmetic {
     }
   }
 
-  void multiply(std::span<const float> left, std::span<const float> right, std::uint64_t rows, std::uint64_t inner, float scale,
+  void multiply(std::span<const float> left, std::span<const float> right, std::uint64_t rows, std::uint64_t inner,
                 std::span<float> product) const override {
     const std::uint64_t columns = rows == 0 ? 0 : product.size() / rows;
     if (left.size() != rows * inner || right.size() != inner * columns || product.size() != rows * columns)
@@ -244,7 +244,6 @@ class LibTorchArithmetic final : public Arithmetic {
       };
       at::Tensor result = matrix(product, rows, columns);
       at::mm_out(result, matrix(left, rows, inner), matrix(right, inner, columns));
-      result.mul_(scale);
     } catch (const c10::Error& error) {
       throw Error(ErrorCode::internal, std::string("LibTorch: ") + printable(error.what_without_backtrace()));
     }
@@ -262,7 +261,7 @@ class LibTorchArithmetic final : public Arithmetic {
 }  // namespace unshard
 
 /// What the loader (src/arithmetic.cpp) looks up.
-extern "C" __attribute__((visibility("default"))) const unshard::Arithmetic* unshard_arithmetic_v2() {
+extern "C" __attribute__((visibility("default"))) const unshard::Arithmetic* unshard_arithmetic_v3() {
   static const unshard::LibTorchArithmetic instance;
   return &instance;
 }

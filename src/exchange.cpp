@@ -15,8 +15,10 @@ struct SliceHead {
   std::uint64_t position = 0;
   FileId file = 0;
   DType from = DType::f32, to = DType::f32;
-  std::uint8_t big_endian = 0, rank = 0, alone = 0;
+  std::uint8_t flags = 0, rank = 0;
 };
+constexpr std::uint8_t big_endian_flag = 1, alone_flag = 2;
+static_assert(sizeof(SliceHead) == 16);  // no padding is sent
 
 template <class Value>
 void append(Bytes& to, const Value* values, std::size_t count) {
@@ -30,13 +32,8 @@ void SliceListWriter::add_round(const std::vector<Wanted>& slices) {
   const std::uint64_t count = slices.size();
   append(bytes_, &count, 1);
   for (const auto& [slice, alone] : slices) {
-    const SliceHead head{slice.position,
-                         slice.file,
-                         slice.from,
-                         slice.to,
-                         slice.big_endian ? std::uint8_t{1} : std::uint8_t{0},
-                         static_cast<std::uint8_t>(slice.extent.size()),
-                         alone ? std::uint8_t{1} : std::uint8_t{0}};
+    const auto flags = static_cast<std::uint8_t>((slice.big_endian ? big_endian_flag : 0) | (alone ? alone_flag : 0));
+    const SliceHead head{slice.position, slice.file, slice.from, slice.to, flags, static_cast<std::uint8_t>(slice.extent.size())};
     append(bytes_, &head, 1);
     append(bytes_, slice.extent.begin(), slice.extent.size());
     append(bytes_, slice.stride.begin(), slice.stride.size());
@@ -55,11 +52,16 @@ std::vector<Wanted> SliceListReader::next_round() {
   for (std::uint64_t i = 0; i < count; ++i) {
     SliceHead head;
     take(&head, sizeof head);
-    Slice slice{
-        head.file, head.from, head.to, head.big_endian != 0, head.position, Shape::filled(head.rank, 0), Shape::filled(head.rank, 0)};
+    Slice slice{head.file,
+                head.from,
+                head.to,
+                (head.flags & big_endian_flag) != 0,
+                head.position,
+                Shape::filled(head.rank, 0),
+                Shape::filled(head.rank, 0)};
     for (Shape* shape : {&slice.extent, &slice.stride})
       for (std::size_t d = 0; d < head.rank; ++d) take(&(*shape)[d], sizeof(std::uint64_t));
-    slices.push_back({slice, head.alone != 0});
+    slices.push_back({slice, (head.flags & alone_flag) != 0});
   }
   return slices;
 }

@@ -27,6 +27,8 @@ constexpr std::uint64_t most_scratch_bytes = 512 * kibibyte;
 constexpr std::uint64_t least_thread_bytes = 256 * kibibyte;
 constexpr std::uint64_t least_step_bytes = 64 * kibibyte;
 constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
+// Of what is computed: with its factors it stays in the cache of a core between reading, adding and casting.
+constexpr std::uint64_t usual_block_bytes = mebibyte;
 // Where something is computed, this part of the budget is for it.
 constexpr std::uint64_t work_share = 4;
 // A step's share of the budget: two are made, one is received, two are sent, the rest is for the threads (rounds_budget).
@@ -84,7 +86,8 @@ WorkNeeds work_needs(const Targets& targets) {
 
 std::uint64_t least_computing_bytes(const Targets& targets) {
   const WorkNeeds needs = work_needs(targets);
-  return needs.least_bytes == 0 ? 0 : work_share * (needs.tile_bytes + needs.least_bytes);
+  // What other ranks send for a work area lies beside it until all of it is there.
+  return needs.least_bytes == 0 ? 0 : work_share * (needs.tile_bytes + 2 * needs.least_bytes);
 }
 
 Budget direct_budget(std::uint64_t buffer_bytes, int threads, const WorkNeeds& work) {
@@ -98,7 +101,7 @@ Budget direct_budget(std::uint64_t buffer_bytes, int threads, const WorkNeeds& w
   const std::uint64_t largest = std::min(most_piece_bytes, (each - budget.scratch_bytes) / 2);
   const std::uint64_t work_each = for_work / budget.threads;
   budget.piece = {std::min(usual_piece_bytes, std::bit_floor(largest)), largest, budget.scratch_bytes,
-                  work_each > work.tile_bytes ? work_each - work.tile_bytes : 0};
+                  work_each > work.tile_bytes ? work_each - work.tile_bytes : 0, std::min(usual_block_bytes, largest / 4)};
   return budget;
 }
 

@@ -182,7 +182,9 @@ class Counting {
       if (readers.empty()) note_files(rank, piece);
       for (const Copy& copy : piece.copies) {
         const int reader = reader_of(copy, readers, rank);
-        if (reader != rank) incoming[reader] += dense_bytes(copy.slice);
+        if (reader == rank) continue;
+        incoming[reader] += dense_bytes(copy.slice);
+        if (copy.to_work) work_bytes += dense_bytes(copy.slice);
       }
     });
     counted.largest_work = std::max(counted.largest_work, work_bytes);

@@ -20,7 +20,7 @@ struct MoveNeeds {
   std::uint64_t opens = 0;            ///< of shard files, those for the headers included
   std::uint64_t most_opens = 0;       ///< of one rank
   std::uint64_t read_bytes = 0;       ///< of shards, gaps included that are read with what lies around them
-  std::uint64_t messages = 0;         ///< with bytes of tensors
+  std::uint64_t messages = 0;         ///< with bytes of tensors; all that one rank sends another in one round is one
   std::uint64_t exchanged_bytes = 0;  ///< in those messages
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -29,7 +30,8 @@ class Wave {
       : state_(state), plan_(plan), exchange_(exchange), workers_(workers), output_(state, wave), buffers_(workers.size()) {
     for (Buffers& buffers : buffers_) buffers.scratch.resize(budget.scratch_bytes);
     for (Bytes& made : made_) made.resize(plan.largest_step());
-    rounds_between_comparisons_ = std::max<std::uint64_t>(1, compare_bytes / std::max<std::uint64_t>(state.plan.step_bytes, 1));
+    rounds_between_comparisons_ =
+        std::clamp<std::uint64_t>(compare_bytes / std::max<std::uint64_t>(state.plan.step_bytes, 1), 1, most_rounds_between_comparisons);
   }
 
   /// Collective. Returns the signal that ended it early, or 0.
@@ -52,15 +54,30 @@ class Wave {
       finish(made, made_[number % 2]);
       written = std::move(made);
       ready = std::move(next);
-      if (number % rounds_between_comparisons_ == 0) common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
+      if (number % rounds_between_comparisons_ == 0) common = compare();
     }
     output_.close();
     settle_rest(common);
+    if (!common.must_stop) common = compare();
     return common.signal;
   }
 
  private:
-  static constexpr std::uint64_t compare_bytes = std::uint64_t{32} << 20;
+  static constexpr std::uint64_t compare_bytes = std::uint64_t{8} << 20;  ///< what a killed rank may have written in vain
+  static constexpr std::uint64_t most_rounds_between_comparisons = 8;
+
+  /// Collective. A rank that has failed goes on sending what it has not read, and its receivers write it. So what was written counts only
+  /// once no rank has failed: what is written in one turn was read by the turn two before.
+  Common compare() {
+    const Common common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
+    if (!common.must_stop || common.signal != 0) {
+      state_.keep(attempt([&] {
+        for (const Extent& extent : written_) state_.options.written(extent);
+      }));
+    }
+    written_.clear();
+    return common;
+  }
 
   static void grow(Bytes& buffer, std::uint64_t bytes) {
     if (buffer.size() < bytes) buffer.resize(bytes);
@@ -71,7 +88,7 @@ class Wave {
     for (const Round::Part& part : made.parts)
       if (part.piece.calculation.target == nullptr) clear_gaps(part.piece.copies, output_of(made, part, made_data));
     grow(received_, std::accumulate(made.incoming.begin(), made.incoming.end(), std::uint64_t{0}));
-    grow(sent, outgoing.bytes);  // a rank that has failed sends what is there: nobody will use it
+    grow(sent, outgoing.bytes);  // a rank that has failed sends what is there
     std::vector<Incoming> incoming;
     std::span<std::byte> rest = received_;
     for (std::size_t rank = 0; rank < made.incoming.size(); ++rank) {
@@ -109,8 +126,10 @@ class Wave {
     }));
   }
 
-  void note_written(const Round::Part& part) const {
-    if (state_.options.written) state_.options.written(extent_of(part));
+  void note_written(const Round::Part& part) {
+    if (!state_.options.written) return;
+    const std::lock_guard lock(mutex_);
+    written_.push_back(extent_of(part));
   }
 
   static Extent extent_of(const Round::Part& part) { return {part.piece.file, part.piece.begin, part.piece.end, part.crc32c}; }
@@ -185,7 +204,7 @@ class Wave {
       const std::span<std::byte> output = output_of(made, part, data);
       for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
         const Copy& copy = part.piece.copies[c];
-        if (part.received_at[c] < in_place)
+        if (is_in_receive_buffer(part.received_at[c]))
           place(copy, std::span(received_).subspan(part.received_at[c], dense_bytes(copy.slice)),
                 copy.to_work ? std::span(part.work) : output);
       }
@@ -203,6 +222,8 @@ class Wave {
   std::array<Bytes, 2> made_, sent_;
   Bytes received_;
   std::uint64_t rounds_between_comparisons_ = 1;
+  std::mutex mutex_;
+  std::vector<Extent> written_;  ///< since ranks were compared last
 };
 
 /// Moves waves with steps short enough that no reader sends more in a round than it has memory for.

@@ -42,7 +42,11 @@ std::uint64_t WavePlan::largest_work() const {
   if (state_.work.least_bytes == 0) return largest;
   for (std::uint64_t number = 0; number < steps_.size(); ++number) {
     std::uint64_t bytes = 0;
-    for (const Round::Part& part : round(number).parts) bytes += part.piece.calculation.work_bytes;
+    for (const Round::Part& part : round(number).parts) {
+      bytes += part.piece.calculation.work_bytes;
+      for (const Copy& copy : part.piece.copies)
+        if (copy.to_work && reader_of(copy) != state_.comm.rank()) bytes += dense_bytes(copy.slice);
+    }
     largest = std::max(largest, bytes);
   }
   return largest;
@@ -55,7 +59,7 @@ std::vector<Bytes> WavePlan::wanted() const {
     for (const Round::Part& part : round(number).parts) {
       for (std::size_t c = 0; c < part.piece.copies.size(); ++c) {
         const Copy& copy = part.piece.copies[c];
-        if (part.received_at[c] != not_received) slices[reader_of(copy)].push_back({copy.slice, part.received_at[c] == in_place});
+        if (part.received_at[c] != not_received) slices[reader_of(copy)].push_back({copy.slice, part.received_at[c] == received_in_place});
       }
     }
     for (std::size_t rank = 0; rank < lists.size(); ++rank) lists[rank].add_round(slices[rank]);
@@ -87,7 +91,7 @@ void WavePlan::place_messages(Round& round) const {
         part.received_at.push_back(at[reader]);
         at[reader] += bytes;
       } else {
-        part.received_at.push_back(in_place);
+        part.received_at.push_back(received_in_place);
         round.alone.push_back({reader, part.piece.begin - round.step.begin + copy.target, bytes});
       }
     }

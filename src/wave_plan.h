@@ -13,7 +13,7 @@ struct Round {
   Run step;  ///< empty when it makes nothing
   struct Part {
     OutputPiece piece;
-    std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive, `in_place` or `not_received`
+    std::vector<std::uint64_t> received_at;  ///< of each copy: where its dense bytes arrive in the receive buffer, or one of those below
     std::uint32_t crc32c = 0;                ///< once it is made
     Bytes work;                              ///< the work area of a computed piece, from reading until it is computed
   };
@@ -26,8 +26,13 @@ struct Round {
   std::vector<Alone> alone;  ///< what arrives where it belongs, in the order of the lists
 };
 
-/// In Round::Part::received_at: the rank reads the copy itself; it arrives where it belongs.
-inline constexpr std::uint64_t not_received = ~std::uint64_t{0}, in_place = not_received - 1;
+/// In Round::Part::received_at: the rank reads the copy itself.
+inline constexpr std::uint64_t not_received = ~std::uint64_t{0};
+/// In Round::Part::received_at: it arrives where it belongs.
+inline constexpr std::uint64_t received_in_place = not_received - 1;
+[[nodiscard]] inline bool is_in_receive_buffer(std::uint64_t received_at) {
+  return received_at != not_received && received_at != received_in_place;
+}
 
 /// Who reads the slice of a copy for `owner`. `readers`: by file; empty: every rank reads for itself.
 [[nodiscard]] inline int reader_of(const Copy& copy, const std::vector<int>& readers, int owner) {
@@ -45,7 +50,7 @@ class WavePlan {
   /// Local, pure. What this rank makes in round `number`. The same after a failure: the messages of a round do not depend on it.
   [[nodiscard]] Round round(std::uint64_t number) const;
 
-  /// Local. The most that the work areas of one round take together.
+  /// Local. The most that the work areas of one round take together, with what arrives for them.
   [[nodiscard]] std::uint64_t largest_work() const;
 
   /// Local. The lists of all rounds for each reader (exchange.h).

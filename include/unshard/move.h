@@ -47,7 +47,8 @@ struct MoveOptions {
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)>
       progress;  ///< called now and then on every rank, with the bytes that all ranks have written since the last call
-  std::function<void(const Extent&)> written;  ///< called by any thread after a range has been written; what it throws ends the move
+  std::function<void(const Extent&)>
+      written;  ///< called by any thread after a range has been written, and is right as far as ranks know; what it throws ends the move
   std::function<int()>
       signal;  ///< asked several times a second; the number of a signal (0: none) ends the move with Error(128 + signal) on all ranks
 };

@@ -21,13 +21,13 @@ std::uint64_t step_count(const Plan& plan, const Run& run) {
   return 1 + left / plan.step_bytes + (left % plan.step_bytes != 0 ? 1 : 0);
 }
 
-std::vector<Segment> joined(const std::vector<Segment>& segments) {
-  std::vector<Segment> ranges;
+std::vector<Window> joined(const std::vector<Segment>& segments) {
+  std::vector<Window> ranges;
   for (const Segment& segment : segments) {
     if (!ranges.empty() && ranges.back().file == segment.file && ranges.back().end == segment.begin) {
       ranges.back().end = segment.end;
     } else {
-      ranges.push_back(segment);
+      ranges.push_back({segment.file, segment.begin, segment.end});
     }
   }
   return ranges;
@@ -40,10 +40,10 @@ void check_covered(const Plan& plan, const std::vector<Segment>& segments) {
   std::sort(all.begin(), all.end(), [](const Run& a, const Run& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
   auto run = all.begin();
   bool covered = true;
-  for (const Segment& segment : joined(segments)) {
-    std::uint64_t position = segment.begin;
-    while (covered && position < segment.end) {
-      covered = run != all.end() && run->file == segment.file && run->begin == position && run->end > position && run->end <= segment.end;
+  for (const Window& range : joined(segments)) {
+    std::uint64_t position = range.begin;
+    while (covered && position < range.end) {
+      covered = run != all.end() && run->file == range.file && run->begin == position && run->end > position && run->end <= range.end;
       if (covered) position = run++->end;
     }
   }

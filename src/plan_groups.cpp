@@ -234,7 +234,8 @@ class Dealer {
     std::uint64_t weight = 0;
     for (const std::uint32_t rank : team.ranks) {
       weight += weight_of(rank);
-      cuts.push_back(std::max(start, team.file->snapped(start + scaled(cost, weight, team.weight), plan_.boundary_bytes)));
+      const std::uint64_t cut = team.file->snapped(start + scaled(cost, weight, team.weight), plan_.boundary_bytes);
+      cuts.push_back(std::max(cut, cuts.empty() ? start : cuts.back()));  // an edge of a hole may lie before a boundary beyond the hole
     }
     if (end == team.file->cost()) cuts.back() = end;
     if (cost < plan_.boundary_bytes) cuts.assign(cuts.size(), cuts.back());  // not worth a boundary: the first rank has it

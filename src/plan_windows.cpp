@@ -10,7 +10,7 @@
 namespace unshard {
 namespace {
 
-// Measured with adapters of rank 16 (bench/lora.sh): making a byte from factors takes 2.3 times as long as moving it.
+// Measured with adapters of rank 16 (bench/lora.sh): making a byte from factors takes about twice as long as moving it.
 constexpr std::uint64_t computed_cost = 2;
 constexpr std::uint64_t row_block = 128;  ///< windows hold a multiple of so many rows where they can: what block-wise transforms work on
 

@@ -91,10 +91,10 @@ struct Plan {
   int ranks = 1;
 };
 
-/// Local, pure. The layout stays that of the whole model whatever the stage; windows and runs are those of the stage's targets. Bytes per
-/// rank are equal but for a few percent where there is much more than boundary_bytes a rank (with one_node_per_file: within a node; nodes
-/// share whole files as evenly as those allow); with less some ranks have nothing. Throws Error(internal) if its own check fails: every
-/// byte of every target (of the stage, and not done) in exactly one run.
+/// Local, pure. The layout stays that of the whole model whatever the stage; windows and runs are those of the stage's targets. What
+/// ranks make costs each the same (bytes; those that are computed count twice) but for a few percent where there is much more than
+/// boundary_bytes a rank (with one_node_per_file: within a node; nodes share whole files as evenly as those allow); with less some ranks
+/// have nothing. Throws Error(internal) if its own check fails: every byte of every target (of the stage, and not done) in exactly one run.
 [[nodiscard]] Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options);
 
 /// Local, pure. The steps of `rank` in `wave`, in order (of file and position): at most rounds[wave]. In round k a rank writes its step k,

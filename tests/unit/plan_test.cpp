@@ -107,6 +107,13 @@ void check_groups(const Plan& plan) {
   }
   EXPECT_TRUE(std::is_sorted(plan.groups.begin(), plan.groups.end(),
                              [](const Group& a, const Group& b) { return std::pair(a.wave, a.file) < std::pair(b.wave, b.file); }));
+  for (const Group& group : plan.groups) {
+    for (const std::uint32_t rank : group.ranks) {
+      EXPECT_TRUE(std::any_of(plan.runs[rank].begin(), plan.runs[rank].end(),
+                              [&](const Run& run) { return run.file == group.file && run.wave == group.wave; }))
+          << "rank " << rank << " is in a group and has nothing to write";
+    }
+  }
   for (std::uint32_t rank = 0; rank < plan.runs.size(); ++rank) {
     for (const Run& run : plan.runs[rank]) {
       EXPECT_TRUE(std::any_of(plan.groups.begin(), plan.groups.end(), [&](const Group& group) {
@@ -185,6 +192,16 @@ TEST(Plan, ComputedBytesCountTwice) {
   check_plan(model, plan, {.ranks = 3});
   // 12 + 2 * 12 + 12 = 3 * 16: the first rank also gets 2 MiB of the second tensor, the last one as much.
   EXPECT_EQ(bytes_by_rank(plan), (std::vector<std::uint64_t>{14 * mib - 8, 8 * mib, 14 * mib + 8}));
+}
+
+TEST(Plan, RanksMeetInOrderAroundAHole) {
+  const Model model = files_of({2'460'992});
+  const PlanOptions options{.ranks = 3, .done = {{0, 8, 1'200'000}, {0, 2'040'000, 2'041'000}}};
+  const Plan plan = make_plan(model.targets, model.layout, options);
+  check_groups(plan);
+  std::uint64_t all = 0;
+  for (const std::uint64_t bytes : bytes_by_rank(plan)) all += bytes;
+  EXPECT_EQ(all, 840'000U + 420'000U);
 }
 
 TEST(Plan, OneRankWritesEveryFileAloneInOneWave) {

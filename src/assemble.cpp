@@ -49,6 +49,12 @@ Steps steps_in(const Part& part, std::size_t dim, const Chunk& chunk) {
   return {first_at(begin), std::min(part.source_box.extent[dim], first_at(end))};
 }
 
+/// How many elements of a computed target are made at once: all rows of some blocks of products (compute.h).
+std::uint64_t block_elements(const Shape& shape, std::uint64_t element_bytes, std::uint64_t block_bytes) {
+  const std::uint64_t least = block_rows * matrix_of(shape).columns;
+  return std::max<std::uint64_t>(1, block_bytes / (least * element_bytes)) * least;
+}
+
 }  // namespace
 
 /// Where elements of a tensor go: element i at byte `at` + (i·strides - first) * size of `as`.
@@ -242,8 +248,8 @@ const PlacedTarget* Assembler::next_computed(std::uint32_t file, std::uint64_t b
   return nullptr;
 }
 
-OutputPiece Assembler::computed_piece(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end) const {
-  OutputPiece piece{placed.file, begin, end, {}, {}};
+OutputPiece Assembler::computed_piece(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end, std::uint64_t block_bytes) const {
+  OutputPiece piece{placed.file, begin, end, {}, {}, {}};
   Calculation& calculation = piece.calculation;
   calculation.target = &target_of(placed);
   const std::uint64_t size = info(calculation.target->dtype).size_bytes;
@@ -251,24 +257,33 @@ OutputPiece Assembler::computed_piece(const PlacedTarget& placed, std::uint64_t 
   calculation.first = from / size;
   calculation.end = (to + size - 1) / size;
   calculation.skipped_bytes = from % size;
-  add_stored(0, piece);
+  add_stored(block_bytes, piece);
   add_addends(piece);
   return piece;
 }
 
-/// The target's own elements: where all of them are stored in its type, in the piece; else in the work area.
-void Assembler::add_stored(std::uint64_t at, OutputPiece& piece) const {
+/// The target's own elements: where all of them are stored in its type, in the piece; else in the work area, block after block in the same
+/// place.
+void Assembler::add_stored(std::uint64_t block_bytes, OutputPiece& piece) const {
   Calculation& calculation = piece.calculation;
   const Target& target = *calculation.target;
   calculation.stored = tensors_[target.terms.front().source].dtype;
   for (const Term& term : target.terms)
     if (tensors_[term.source].dtype != calculation.stored) calculation.stored = DType::f32;
-  const bool is_whole = (calculation.end - calculation.first) * info(target.dtype).size_bytes == piece.end - piece.begin;
+  const std::uint64_t size = info(calculation.stored).size_bytes, length = calculation.end - calculation.first;
+  const bool is_whole = length * info(target.dtype).size_bytes == piece.end - piece.begin;
   calculation.in_place = is_whole && calculation.stored == target.dtype;
-  add_elements(target, calculation.stored, calculation.first, calculation.end, at, piece.copies);
+  const std::uint64_t block = block_bytes > 0 ? block_elements(target.shape, size, block_bytes) : calculation.end;
+  for (std::uint64_t first = calculation.first; first < calculation.end;) {
+    const std::uint64_t end = std::min(calculation.end, (first / block + 1) * block);
+    const std::uint64_t at = calculation.in_place ? (first - calculation.first) * size : 0;
+    add_elements(target, calculation.stored, first, end, at, piece.copies);
+    if (block_bytes > 0) piece.blocks.push_back({first, end, piece.copies.size()});
+    if (!calculation.in_place) calculation.work_bytes = std::max(calculation.work_bytes, (end - first) * size);
+    first = end;
+  }
   if (calculation.in_place) return;
   for (Copy& copy : piece.copies) copy.to_work = true;
-  calculation.work_bytes = (calculation.end - calculation.first) * info(calculation.stored).size_bytes;
 }
 
 void Assembler::add_addends(OutputPiece& piece) const {

@@ -78,6 +78,13 @@ struct OutputPiece {
   std::uint64_t begin = 0, end = 0;
   std::vector<Copy> copies;
   Calculation calculation;  ///< of a piece of a computed target
+
+  /// Elements first <= i < end of a computed target that are read and computed before the next ones, so that they stay in the cache.
+  struct Block {
+    std::uint64_t first = 0, end = 0;
+    std::size_t end_copy = 0;  ///< its copies end there; they follow those of the block before
+  };
+  std::vector<Block> blocks;  ///< all bring their elements to the same place; factors' copies come last. Empty: all at once
 };
 
 struct PieceSizes {
@@ -85,6 +92,7 @@ struct PieceSizes {
   std::uint64_t most_bytes = 0;
   std::uint64_t scratch_bytes = 0;  ///< of fetch()
   std::uint64_t work_bytes = 0;     ///< most for the work area of a piece
+  std::uint64_t block_bytes = 0;    ///< of stored elements: about so many are computed at once (OutputPiece::Block); 0: all of a piece
 };
 
 /// Expands ranges. Thread-safe. Keeps references: what it is made from must outlive it.
@@ -97,7 +105,8 @@ class Assembler {
   [[nodiscard]] std::vector<Copy> copies(std::uint32_t file, std::uint64_t begin, std::uint64_t end) const;
 
   /// Local, pure. The piece [begin, end), which is a part of the computed target `placed`.
-  [[nodiscard]] OutputPiece computed_piece(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end) const;
+  [[nodiscard]] OutputPiece computed_piece(const PlacedTarget& placed, std::uint64_t begin, std::uint64_t end,
+                                           std::uint64_t block_bytes) const;
 
   /// Local, pure. The first computed target that has bytes in [begin, end) of the file; null when there is none.
   [[nodiscard]] const PlacedTarget* next_computed(std::uint32_t file, std::uint64_t begin, std::uint64_t end) const;
@@ -110,7 +119,7 @@ class Assembler {
                   std::vector<Copy>& copies) const;
   void add_elements(const Target& target, DType as, std::uint64_t first, std::uint64_t end, std::uint64_t at,
                     std::vector<Copy>& copies) const;
-  void add_stored(std::uint64_t at, OutputPiece& piece) const;
+  void add_stored(std::uint64_t block_bytes, OutputPiece& piece) const;
   void add_addends(OutputPiece& piece) const;
   [[nodiscard]] Operand add_factor(const Factor& factor, const Box& box, OutputPiece& piece) const;
   [[nodiscard]] std::uint64_t add_box(const Shape& shape, const std::vector<Term>& terms, const Box& box, const Place& place,

@@ -153,6 +153,25 @@ class Fetcher {
   ReadGroup group_;
 };
 
+/// What is computed for one block of a piece.
+Calculation part_of(const Calculation& whole, const OutputPiece::Block& block) {
+  Calculation part = whole;
+  part.first = block.first;
+  part.end = block.end;
+  if (block.first != whole.first) part.skipped_bytes = 0;
+  return part;
+}
+
+/// Where the block's elements go in the piece's output.
+std::span<std::byte> output_of(const Calculation& whole, const OutputPiece::Block& block, std::span<std::byte> output) {
+  const std::uint64_t size = info(whole.target->dtype).size_bytes;
+  const auto place = [&](std::uint64_t element) {  // the piece may lack the first bytes of its first element and the last ones of its last
+    const std::uint64_t at = (element - whole.first) * size;
+    return std::min<std::uint64_t>(at - std::min(at, whole.skipped_bytes), output.size());
+  };
+  return output.subspan(place(block.first), place(block.end) - place(block.first));
+}
+
 }  // namespace
 
 Reads reads_of(const Slice& slice, std::uint64_t scratch_bytes) {
@@ -222,12 +241,21 @@ Reads make_piece(FileCache& files, const OutputPiece& piece, std::span<std::byte
   if (piece.calculation.target == nullptr) return assemble(files, piece.copies, output, buffers);
   if (buffers.work.size() < piece.calculation.work_bytes) buffers.work.resize(piece.calculation.work_bytes);
   Reads all;
-  for (const Copy& copy : piece.copies) {
-    const Reads reads = read_copy(files, copy, copy.to_work ? std::span<std::byte>(buffers.work) : output, buffers);
-    all.count += reads.count;
-    all.bytes += reads.bytes;
+  const auto read = [&](std::size_t first, std::size_t end) {
+    for (const Copy& copy : std::span(piece.copies).subspan(first, end - first)) {
+      const Reads reads = read_copy(files, copy, copy.to_work ? std::span<std::byte>(buffers.work) : output, buffers);
+      all.count += reads.count;
+      all.bytes += reads.bytes;
+    }
+  };
+  std::size_t next = 0;
+  read(piece.blocks.empty() ? 0 : piece.blocks.back().end_copy, piece.copies.size());
+  for (const OutputPiece::Block& block : piece.blocks) {
+    read(next, block.end_copy);
+    next = block.end_copy;
+    compute(part_of(piece.calculation, block), output_of(piece.calculation, block, output), buffers.work, buffers.tiles);
   }
-  compute(piece.calculation, output, buffers.work, buffers.tiles);
+  if (piece.blocks.empty()) compute(piece.calculation, output, buffers.work, buffers.tiles);
   return all;
 }
 

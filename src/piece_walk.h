@@ -35,7 +35,7 @@ template <class Use>
 void for_each_counted_piece(const Assembler& assembler, const ExtentBook& book, const Run& run, const PieceSizes& sizes, const Use& use) {
   for (std::uint64_t at = run.begin; at < run.end;) {
     const std::uint64_t end = std::min(run.end, book.end_of(run.file, at));
-    OutputPiece stretch{run.file, at, end, {}, {}};
+    OutputPiece stretch{run.file, at, end, {}, {}, {}};
     const bool is_computed = assembler.next_computed(run.file, at, end) != nullptr;
     if (!is_computed) stretch.copies = assembler.copies(run.file, at, end);
     if (!is_computed && cuts_change_nothing(at, stretch.copies))

@@ -26,7 +26,7 @@ OutputPiece next_plain_piece(const Assembler& assembler, std::uint32_t file, std
   const auto piece_of = [&](std::uint64_t bytes) {
     const std::uint64_t limit = begin + bytes - (begin + bytes) % std::min(bytes, sizes.usual_bytes);
     const std::uint64_t piece_end = std::min(end, limit);
-    return OutputPiece{file, begin, piece_end, assembler.copies(file, begin, piece_end), {}};
+    return OutputPiece{file, begin, piece_end, assembler.copies(file, begin, piece_end), {}, {}};
   };
   std::uint64_t bytes = std::min(sizes.usual_bytes, sizes.most_bytes);
   OutputPiece piece = piece_of(bytes);
@@ -75,7 +75,7 @@ OutputPiece next_computed_piece(const Assembler& assembler, const PlacedTarget& 
   for (std::uint64_t bytes = wanted_bytes(target, sizes); bytes > 0; bytes /= 2) {
     const std::uint64_t piece_end = std::min(end, good_end(placed, target, begin, bytes));
     if (piece_end == last_end) continue;
-    OutputPiece piece = assembler.computed_piece(placed, begin, piece_end);
+    OutputPiece piece = assembler.computed_piece(placed, begin, piece_end, sizes.block_bytes);
     if (piece.calculation.work_bytes <= sizes.work_bytes && piece_end - begin <= sizes.most_bytes) return piece;
     last_end = piece_end;
   }

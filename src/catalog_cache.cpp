@@ -227,7 +227,10 @@ Catalog read_cached_catalog(const Session& session, FileCache& files, const Tree
   enum Answer : std::uint64_t { not_listed, not_found, is_found };
   const std::uint64_t mine = session.comm.rank() != 0 ? not_listed : found ? is_found : listed ? not_found : not_listed;
   const std::uint64_t answer = session.comm.reduce_all(mine, Reduction::max);
-  if (answer == is_found) return share(session.comm, std::move(found));
+  if (answer == is_found) {
+    session.log.detail("--cache-dir: the headers come from " + printable(path, 4096));
+    return share(session.comm, std::move(found));
+  }
   Catalog catalog = read_catalog(session.comm, files, source);
   const bool is_sound = std::none_of(catalog.findings.begin(), catalog.findings.end(),
                                      [](const Finding& finding) { return finding.severity == Severity::error; });

@@ -74,6 +74,16 @@ void compare_tie(const Session& session, FileCache& files, const Catalog& catalo
   }
 }
 
+/// Collective. A checkpoint may be complete and still not what config.json describes: merge would say so before it writes, hours later.
+void foresee_merge(const Session& session, const Source& source, const Catalog& catalog, const ModelConfig& config,
+                   std::vector<Finding>& findings) {
+  MapOptions options;
+  take_names_and_facts(options, source, catalog);
+  std::string obstacle =
+      collectively(session.comm, "check", [&] { return obstacle_to_merge(catalog.tensors, config, std::move(options)); });
+  if (!obstacle.empty()) findings.push_back({Severity::note, "merge", "will need an option, or another config.json: " + obstacle});
+}
+
 /// Collective. What is said of adapters beside their tensors; an adapter that makes no sense is a finding.
 void find_alphas(const Session& session, const Source& source, const Catalog& catalog, CheckReport& report) {
   std::set<double> alphas;
@@ -120,6 +130,8 @@ CheckResult check(const Session& session, const CheckOptions& options) {
       auto found = collectively(session.comm, "check",
                                 [&] { return compare_with_config(catalog.tensors, config->config, has_errors, input.source.shape_hint); });
       report.findings.insert(report.findings.end(), found.begin(), found.end());
+    } else if (!has_errors) {
+      foresee_merge(session, input.source, catalog, config->config, report.findings);
     }
     if (options.deep && !has_errors) compare_tie(session, files, catalog, config->config, report.findings);
   }

@@ -72,4 +72,13 @@ std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, co
   return findings;
 }
 
+std::string obstacle_to_merge(const std::vector<TensorRow>& table, const ModelConfig& config, MapOptions options) {
+  options.lora.what = LoraChoice::What::drop;  // adapters are looked at by themselves
+  const auto failure = attempt([&] {
+    const bool asks = tie_question(table, config, options).has_value();
+    (void)map_tensors(table, config, options, asks ? TieAnswer::equal : TieAnswer::not_asked);
+  });
+  return failure ? failure->what() : "";
+}
+
 }  // namespace unshard

@@ -15,4 +15,8 @@ namespace unshard {
 [[nodiscard]] std::vector<Finding> compare_with_config(const std::vector<TensorRow>& table, const ModelConfig& config, bool lacks_files,
                                                        const std::string& shape_hint = "");
 
+/// Local, pure. What keeps `merge` from taking a complete checkpoint when it is given nothing but that; "" when nothing does. `options`:
+/// the names and facts of the checkpoint.
+[[nodiscard]] std::string obstacle_to_merge(const std::vector<TensorRow>& table, const ModelConfig& config, MapOptions options);
+
 }  // namespace unshard

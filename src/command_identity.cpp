@@ -1,5 +1,6 @@
 #include "command_identity.h"
 
+#include <array>
 #include <bit>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,17 @@
 
 namespace unshard {
 namespace {
+
+using Json = nlohmann::json;
+
+// What an identity says, in this order.
+constexpr std::array<std::string_view, 4> parts = {"what is read", "what the files hold (names, types, sizes)",
+                                                   "what tensors are made from", "where the stages part"};
+constexpr std::size_t part_digits = 16;
+
+std::string identity_of(const Json& part) {
+  return sha256_hex(part.dump(-1, ' ', false, Json::error_handler_t::replace)).substr(0, part_digits);
+}
 
 std::uint64_t hash_of(const Chunk& chunk, const Tree& tree, const Source& source) {
   Hash hash;
@@ -61,12 +73,22 @@ std::string command_identity(Comm& comm, const Tree& tree, const Source& source,
                              const Layout& layout, std::uint64_t stage_layers) {
   std::uint64_t stored = 0;  // a sum, because it depends on the number of ranks which of them has a chunk
   for (const Chunk& chunk : catalog.chunks) stored += hash_of(chunk, tree, source);
-  nlohmann::json identity{{"stage_layers", stage_layers}, {"stored", comm.reduce_all(stored, Reduction::sum)}};
-  for (const ShardFile& file : source.files) identity["inputs"].push_back({file.label, file.size_bytes});
-  for (const TensorRow& row : catalog.tensors) identity["tensors"].push_back({row.name, info(row.dtype).name});
-  for (const OutputFile& file : layout.files) identity["outputs"].push_back({file.name, sha256_hex(file.header), file.size_bytes});
-  for (const Target& target : targets.targets) identity["terms"].push_back(hash_of(target));
-  return sha256_hex(identity.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Json input{{"stored", comm.reduce_all(stored, Reduction::sum)}}, output, terms;
+  for (const ShardFile& file : source.files) input["files"].push_back({file.label, file.size_bytes});
+  for (const TensorRow& row : catalog.tensors) input["tensors"].push_back({row.name, info(row.dtype).name});
+  for (const OutputFile& file : layout.files) output.push_back({file.name, sha256_hex(file.header), file.size_bytes});
+  for (const Target& target : targets.targets) terms.push_back(hash_of(target));
+  return identity_of(input) + identity_of(output) + identity_of(terms) + identity_of(Json(stage_layers));
+}
+
+std::string difference_of_commands(std::string_view one, std::string_view other) {
+  if (one.size() != part_digits * parts.size() || other.size() != one.size()) return "it is of another version of this program";
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (one.substr(i * part_digits, part_digits) == other.substr(i * part_digits, part_digits)) continue;
+    text += (text.empty() ? "" : ", ") + std::string(parts[i]);
+  }
+  return text + (text.find(',') == std::string::npos ? " differs" : " differ");
 }
 
 }  // namespace unshard

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "unshard/catalog.h"
 #include "unshard/comm.h"
@@ -17,5 +18,8 @@ namespace unshard {
 /// the CRC of each record; where a record has none, by the time at which its file was changed, of which `tree` knows. `catalog` is proven (prove_coverage).
 [[nodiscard]] std::string command_identity(Comm& comm, const Tree& tree, const Source& source, const Catalog& catalog,
                                            const Targets& targets, const Layout& layout, std::uint64_t stage_layers);
+
+/// Local, pure. In which respects two identities differ, as words for the user.
+[[nodiscard]] std::string difference_of_commands(std::string_view one, std::string_view other);
 
 }  // namespace unshard

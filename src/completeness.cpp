@@ -1,5 +1,6 @@
 // Names and shapes against config.json: what a folder of this model type holds, and what is found.
 #include <algorithm>
+#include <charconv>
 #include <unordered_set>
 
 #include "checked_math.h"
@@ -135,6 +136,37 @@ std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
   return text;
 }
 
+/// Whether the tensor is of a layer (an expert …) beyond those that config.json counts.
+bool is_beyond_count(const MapContext& context, const std::string& name) {
+  const auto is_beyond = [&](const Captures& captures) {
+    return std::any_of(captures.begin(), captures.end(), [&](const auto& capture) {
+      const auto range = context.family.ranges.find(capture.first);
+      const auto count = range == context.family.ranges.end() ? std::nullopt : range->second.value(*context.names(captures));
+      std::uint64_t number = 0;
+      std::from_chars(capture.second.data(), capture.second.data() + capture.second.size(), number);
+      return count && number >= *count;
+    });
+  };
+  return std::any_of(context.family.tensors.begin(), context.family.tensors.end(), [&](const TensorSpec& spec) {
+    const auto captures = spec.name.match(name);
+    return captures && is_beyond(*captures);
+  });
+}
+
+/// Loaders leave out such a layer without a word. Layers that predict further tokens are numbered behind the counted ones, and a published
+/// model is moved as it is.
+void require_counts(const MapContext& context, const Published& published, const std::vector<std::string>& unexpected) {
+  if (context.options.is_published_model || context.config.number("num_nextn_predict_layers").value_or(0) > 0) return;
+  const std::string prefix(missing_prefix(context.family, published));
+  std::vector<std::string> beyond;
+  for (const std::string& name : unexpected)
+    if (is_beyond_count(context, prefix + name)) beyond.push_back(name);
+  if (beyond.empty()) return;
+  throw Error(ErrorCode::bad_input, name_list(beyond) + ": in the checkpoint, but " + printable(context.config.path(), 4096) +
+                                        " counts fewer layers or experts; give the model's own config.json or numbers, or leave " +
+                                        (beyond.size() == 1 ? "it" : "them") + " out with --drop");
+}
+
 /// Whether the stored tensor may be the whole one but for its end, and something is known that would explain it.
 bool may_be_cut(const MapContext& context, const Shape& stored, const Shape& implied) {
   if (context.options.shape_hint.empty() || stored.size() != implied.size()) return false;
@@ -260,6 +292,7 @@ void check_names(const MapContext& context, const std::vector<Expected>& expecte
                                             "; give the model's own config.json, or leave them out with --drop");
     }
   }
+  if (context.options.names_are_published) require_counts(context, published, others);
   if (!expected.empty() && !others.empty()) {
     mapping.notes.push_back("Passing through " + counted(others.size(), "tensor") + " that a " + context.family.name +
                             " model need not have: " + name_list(others));

@@ -216,6 +216,16 @@ std::string list_folder(const Session& session, const std::string& path, bool js
   return listing.text(json);
 }
 
+/// Local. A folder that holds an adapter and no model is shown as the file with its tensors; any other as what it is.
+std::string shown_path(FileSystem& files, const std::string& folder) {
+  if (files.status(join_path(folder, "config.json"))) return folder;
+  for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
+    const auto status = files.status(join_path(folder, name));
+    if (status && status->kind == FileKind::file) return join_path(folder, name);
+  }
+  return folder;
+}
+
 /// Collective. The lowest rank that sees `path`, and whether it is a folder there.
 struct Place {
   int reader = 0;
@@ -235,14 +245,13 @@ Place find(const Session& session, const std::string& path) {
 
 std::string inspect(const Session& session, const std::string& path, bool json, const std::string& cache_dir) {
   const Place place = find(session, path);
-  std::string text;
-  if (place.is_folder) {
-    text = list_folder(session, path, json, cache_dir);
-  } else {
-    text = collectively(session.comm, "inspect",
-                        [&] { return session.comm.rank() == place.reader ? list_file(session.files, path, json) : std::string{}; });
-    text = text_from(session.comm, place.reader, text);
-  }
+  const auto from_reader = [&](const auto& make) {
+    return text_from(session.comm, place.reader,
+                     collectively(session.comm, "inspect", [&] { return session.comm.rank() == place.reader ? make() : std::string{}; }));
+  };
+  const std::string shown = place.is_folder ? from_reader([&] { return shown_path(session.files, path); }) : path;
+  const std::string text = place.is_folder && shown == path ? list_folder(session, path, json, cache_dir)
+                                                            : from_reader([&] { return list_file(session.files, shown, json); });
   if (session.comm.rank() != 0) return "";
   if (json) return text;
   session.log.data(text);

@@ -42,6 +42,20 @@ void note_family(const MapContext& context, Mapping& mapping) {
                           (context.options.shape_hint.empty() ? "" : "; " + context.options.shape_hint));
 }
 
+/// A mistyped name in a rule of the user's would otherwise be seen only in the result.
+void note_idle_rules(const MapContext& context, const NamedTensors& named, Mapping& mapping) {
+  const std::vector<Rule>& rules = context.options.names_are_published ? context.family.rules : context.family.megatron;
+  for (std::size_t i = 0; i < context.family.custom_rules; ++i) {
+    const Rule& rule = rules[i];
+    const auto is_about = [&](const NamedTensor& tensor) {
+      if (context.table[tensor.id].origin != 0) return false;
+      return rule.whole_is_stored ? rule.whole.match(tensor.name).has_value() : whole_of(rule, tensor.name).has_value();
+    };
+    if (!rule.only_for_like && std::none_of(named.tensors.begin(), named.tensors.end(), is_about))
+      mapping.notes.push_back("--custom-mapping: the rule for '" + printable(rule.whole.text()) + "' matches no tensor");
+  }
+}
+
 /// The names must be translated, so the model type must be known.
 void require_megatron_rules(const MapContext& context) {
   if (!context.family.megatron.empty()) return;
@@ -133,6 +147,7 @@ Mapping map_tensors(const std::vector<TensorRow>& table, const ModelConfig& conf
   mapping.targets.unused = std::move(named.unused);
   mapping.notes = std::move(named.notes);
   note_family(context, mapping);
+  note_idle_rules(context, named, mapping);
 
   Published published = publish_names(context, named);
   settle_tie(context, tie, published, mapping);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "command_identity.h"
 #include "resume.h"
 #include "run_lock.h"
 #include "unshard/agree.h"
@@ -27,7 +28,7 @@ void require_command(const std::string& folder, const std::optional<std::string>
 void check_command(const std::string& folder, const std::optional<std::string>& found, const std::string& fingerprint,
                    const std::string& advice) {
   require_command(folder, found);
-  if (*found != fingerprint) refuse(folder, "belongs to another command (" + printable(*found, 1000) + "); " + advice);
+  if (*found != fingerprint) refuse(folder, "belongs to another command: " + difference_of_commands(*found, fingerprint) + "; " + advice);
 }
 
 std::string partial_path(const TargetFolder& target, const OutputFile& file) {
@@ -127,8 +128,7 @@ std::vector<std::uint8_t> examine_partial(FileSystem& files, const TargetFolder&
       found[i] = is_whole(files, partial_path(target, file), file) ? 1 : 0;
     }
   } else {
-    check_command(target.partial, command, options.fingerprint,
-                  "the input, the options or the version have changed since; finish that command first, or give --restart to start anew");
+    check_command(target.partial, command, options.fingerprint, "finish that command first, or give --restart to start anew");
   }
   std::set<std::string> kept{std::string(command_file_name), std::string(lock_file_name)};
   if (options.stage_2) kept.insert(std::string(stage_1_file_name));  // stage 1 has to end once more before stage 2 may go on from it

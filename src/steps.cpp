@@ -32,6 +32,7 @@ void take_names(MapOptions& options, const Source& source) {
   options.names_are_published = source.names_are_published;
   options.sections = source.sections;
   options.shape_hint = source.shape_hint;
+  options.is_published_model = source.format == "hf";
 }
 
 void take_names_and_facts(MapOptions& options, const Source& source, const Catalog& catalog) {

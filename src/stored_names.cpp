@@ -124,8 +124,18 @@ class Cleaner {
     for (std::size_t i = 0; i < idle_.size(); ++i) {
       if (idle_[i]) named_.notes.push_back("--drop " + printable(context_.options.drop[i]) + " matches no tensor");
     }
+    for (const auto& [from, to] : context_.renames) {
+      if (!is_in_a_name(from)) named_.notes.push_back("--custom-mapping: no tensor's name has '" + printable(from) + "' in it");
+    }
     if (!rebuilt_.empty())
       named_.notes.push_back("Left out " + counted(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
+  }
+
+  [[nodiscard]] bool is_in_a_name(const std::string& part) const {
+    return std::any_of(context_.table.begin(), context_.table.end(), [&](const TensorRow& row) {
+      return row.origin == 0 &&
+             (row.name.find(part) != std::string::npos || without_wrappers(own_name(row)).find(part) != std::string::npos);
+    });
   }
 
   const MapContext& context_;

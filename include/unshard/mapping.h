@@ -90,6 +90,7 @@ struct MapOptions {
   std::string shape_hint;             ///< Source::shape_hint
   bool keeps_order = true;            ///< the checkpoint lists its tensors in the order of the model; safetensors files sort them by name
   bool names_are_published = true;    ///< unknown names pass through (FSDP, DCP, HF); false where every name needs a rule (Megatron)
+  bool is_published_model = false;    ///< the input is a Hugging Face folder: what its config.json does not count passes through too
   Facts facts;                        ///< numbers that the checkpoint states about itself, by the names that rules have for them
 };
 

@@ -96,7 +96,7 @@ void add_merge_lora(CLI::App& root, CommandLine& line, const Abilities& abilitie
 
 void check_extract_lora(const ExtractLoraOptions& options) {
   const bool from_checkpoint = !options.merge.input.local_dirs.empty();
-  if (from_checkpoint == !options.finetuned.empty()) refuse("extract-lora needs one of --local-dir and --finetuned; see unshard --help");
+  if (from_checkpoint == !options.finetuned.empty()) refuse("extract-lora needs one of --local-dir and --finetuned; see unshard extract-lora --help");
   need({{"--target-dir", !options.merge.target_dir.empty()}});
   if (from_checkpoint) {
     if (options.rank != 0) refuse("--rank goes with --finetuned: adapters in a checkpoint have the rank that they were trained with");
@@ -236,6 +236,14 @@ void check_command(const std::vector<std::string>& arguments) {
   refuse("'" + printable(arguments[0]) + "' is none of the commands " + listed(commands) + "; see unshard --help");
 }
 
+/// `help` and `help COMMAND`, as other programs have them.
+std::vector<std::string> with_help_as_option(std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments[0] != "help") return arguments;
+  arguments.erase(arguments.begin());
+  arguments.emplace_back("--help");
+  return arguments;
+}
+
 void check_folders(const std::vector<std::string>& folders) {
   for (const std::string& folder : folders) need_text("--local-dir", folder);
 }
@@ -243,7 +251,7 @@ void check_folders(const std::vector<std::string>& folders) {
 }  // namespace
 
 CommandLine parse_command_line(std::vector<std::string> arguments, const Abilities& abilities) {
-  arguments = with_hyphens(std::move(arguments));
+  arguments = with_help_as_option(with_hyphens(std::move(arguments)));
   refuse_what_comes_later(arguments);
   check_command(arguments);
   CommandLine line;
@@ -257,6 +265,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments, const Abiliti
   add_check(app, line, abilities);
   add_test(app, line, abilities);
   add_inspect(app, line);
+  const std::string help = "unshard " + (holds(commands, arguments[0]) ? arguments[0] + " " : "") + "--help";
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(arguments);
@@ -266,7 +275,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments, const Abiliti
     line.command = Command::help;
     line.help = app.help();
   } catch (const CLI::ParseError& error) {
-    refuse(printable(error.what()) + "; see unshard --help");
+    refuse(printable(error.what()) + "; see " + help);
   }
   for (const InputOptions* input : {&line.merge.input, &line.extract_lora.merge.input, &line.check.input, &line.test.input})
     check_folders(input->local_dirs);

@@ -249,6 +249,7 @@ void add_custom_rules(Family& family, const std::string& text, const std::string
   const std::vector<Rule> rules = parse_rules(json.at("rules"), label);
   prepend(family.rules, rules);
   prepend(family.megatron, rules);
+  family.custom_rules = rules.size();
 }
 
 std::string megatron_name(const Family& family, const Scope& scope, std::string name) {

@@ -44,6 +44,7 @@ struct Family {
   Expressions ranges;  ///< how far a variable of a tensor's name runs
   std::vector<TensorSpec> tensors;
   std::vector<Rule> rules;
+  std::size_t custom_rules = 0;                                 ///< the first so many of `rules`, and of `megatron`, are the user's
   std::vector<Rule> megatron;                                   ///< from Megatron's names and layouts to published ones
   std::vector<OtherName> megatron_names;                        ///< other names of Megatron's; each is replaced once, in order
   std::vector<std::pair<std::string, std::string>> placements;  ///< glob on Megatron's names, how tensor-parallel ranks share the tensor

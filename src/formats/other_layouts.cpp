@@ -18,7 +18,8 @@ struct Sign {
 };
 
 // The first that fits decides: Megatron's distributed checkpoints hold a .metadata too.
-constexpr std::array<Sign, 13> signs{{
+constexpr std::array<Sign, 14> signs{{
+    {"a folder of adapters alone as verl saved them until 2025", "mp_rank_", "_adapter.pt"},
     {"a Megatron checkpoint", "common.pt", ""},
     {"a DeepSpeed checkpoint", "", "_optim_states.pt"},
     {"a DeepSpeed checkpoint", "", "_model_states.pt"},

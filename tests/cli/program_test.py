@@ -119,7 +119,7 @@ class Usage(ProgramTest):
             with self.subTest(ranks=ranks):
                 self.expect_error(run([], ranks), 2, "unshard: error: usage: ")
                 self.expect_error(run(["merge", "--local-dir", "x"], ranks), 2, "unshard: error: usage: ", "--target-dir")
-                self.expect_error(run(["check", "--bogus"], ranks), 2, "--bogus")
+                self.expect_error(run(["check", "--bogus"], ranks), 2, "--bogus", "see unshard check --help")
 
     def test_later_features_are_code_4_with_any_number_of_ranks(self):
         for ranks in RANKS:
@@ -139,7 +139,9 @@ class Usage(ProgramTest):
             self.assertEqual(result.code, 0, result.err)
             for part in ("unshard ", "MPI: ", "LibTorch: ", "HDF5: ", "formats: "):
                 self.assertEqual(result.out.count(part), 1, result.out)
-            self.assertEqual(run(["merge", "--help"], ranks).out.count("--max-shard-size"), 1)
+            for arguments in (["merge", "--help"], ["help", "merge"]):
+                self.assertEqual(run(arguments, ranks).out.count("--max-shard-size"), 1)
+        self.assertEqual(run(["help"]).out, run(["--help"]).out)
         self.assertIn("qwen2", run(["inspect", "--families"]).out.split())
 
     def test_json_is_one_object_on_stdout_with_any_number_of_ranks(self):
@@ -197,8 +199,33 @@ class Input(ProgramTest):
 
     def test_stage_2_continues_only_a_stage_1_with_the_same_cut(self):
         self.assertEqual(self.merge(0, "--stage", "1", "--stage-layers", "1").code, 0)
-        self.expect_failed_merge(self.merge(2, "--stage", "2"), 2, "stage 1")
+        self.expect_failed_merge(self.merge(2, "--stage", "2"), 2, "stage 1", "where the stages part differs")
+        self.expect_failed_merge(self.merge(2, "--stage", "2", "--stage-layers", "1", "--dtype", "float32"), 2, "what the files hold")
         self.assertEqual(self.merge(2, "--stage", "2", "--stage-layers", "1").code, 0)
+
+    def test_check_foresees_what_merge_would_refuse(self):
+        source = shutil.copytree(self.input, self.folder / "source")
+        config = next(source.rglob("config.json"))
+        stated = json.loads(config.read_text())
+        for layers, text in ((stated["num_hidden_layers"] - 1, "counts fewer layers"), (stated["num_hidden_layers"] + 1, "missing")):
+            config.write_text(json.dumps({**stated, "num_hidden_layers": layers}))
+            for ranks in (0, 2):
+                with self.subTest(layers=layers, ranks=ranks):
+                    result = run(["check", "--local-dir", source], ranks)
+                    self.assertEqual(result.code, 0, result.err)
+                    self.assertIn("note: merge: will need", result.out + result.err)
+                    self.expect_failed_merge(run(["merge", "--local-dir", source, "--target-dir", self.target], ranks), 3, text)
+        config.write_text(json.dumps(stated))
+        result = run(["check", "--local-dir", source])
+        self.assertNotIn("merge:", result.out + result.err)
+
+    def test_inspect_lists_the_tensors_of_an_adapter_folder(self):
+        adapter = next(path.parent for path in sorted((Path(OPTIONS.cases) / "lora").rglob("adapter_model.safetensors")))
+        for ranks in (0, 2):
+            result = run(["inspect", adapter], ranks)
+            self.assertEqual(result.code, 0, result.err)
+            self.assertIn("adapter_model.safetensors: safetensors file", result.out)
+            self.assertIn("lora_A", result.out)
 
     def test_json_of_a_failure_still_has_code_and_line(self):
         for ranks in (0, 2):

@@ -24,6 +24,22 @@ TEST(Names, PatternsThatMatchNothingAreNoted) {
   EXPECT_THAT(notes, HasSubstr("--allow-missing lm_haed* matches no missing tensor"));
 }
 
+TEST(Names, ACustomMappingThatMatchesNothingIsNoted) {
+  MapOptions options;
+  options.custom_mapping_path = "names.json";
+  options.custom_mapping = R"({"model.decoder.": "model.", "self_attn": "self_attn"})";
+  std::string notes = joined(map(llama(), llama_config, options).notes);
+  EXPECT_THAT(notes, HasSubstr("--custom-mapping: no tensor's name has 'model.decoder.' in it"));
+  EXPECT_EQ(notes.find("self_attn"), std::string::npos) << notes;
+  options.custom_mapping = R"({"rules": [{"source": "model.norm.wieght", "target": "model.norm.weight"},
+                                         {"source": "model.norm.weight", "target": "model.norm.weight"},
+                                         {"sources": {"part.{t}": "r c"}, "target": "whole", "axes": "(t r) c"}]})";
+  notes = joined(map(llama(), llama_config, options).notes);
+  EXPECT_THAT(notes, HasSubstr("--custom-mapping: the rule for 'model.norm.wieght' matches no tensor"));
+  EXPECT_THAT(notes, HasSubstr("--custom-mapping: the rule for 'whole' matches no tensor"));
+  EXPECT_EQ(notes.find("'model.norm.weight'"), std::string::npos) << notes;
+}
+
 TEST(Names, ADroppedTensorIsNotToBeTakenFromElsewhere) {
   std::vector<TensorRow> table = llama();
   for (TensorRow row : llama()) {
@@ -37,6 +53,19 @@ TEST(Names, ADroppedTensorIsNotToBeTakenFromElsewhere) {
   EXPECT_EQ(error.find("fill"), std::string::npos) << error;
   options.allow_missing = {"model.norm.weight"};
   EXPECT_EQ(names_of(map(table, llama_config, options)).size(), llama().size() - 1);
+}
+
+TEST(Names, ALayerMoreThanConfigCountsIsRefusedUnlessTheInputIsAPublishedModel) {
+  std::vector<TensorRow> table = llama();
+  table.push_back({"model.layers.1.input_layernorm.weight", DType::bf16, {4}});
+  MapOptions options;
+  EXPECT_THAT(error_of(table, llama_config, options),
+              AllOf(StartsWith("model.layers.1.input_layernorm.weight: in the checkpoint, but hf/config.json"), HasSubstr("--drop")));
+  options.drop = {"model.layers.1.*"};
+  EXPECT_EQ(names_of(map(table, llama_config, options)).size(), llama().size());
+  options = {};
+  options.is_published_model = true;
+  EXPECT_EQ(names_of(map(table, llama_config, options)).size(), table.size());
 }
 
 TEST(Names, FillingTakesOnlyWhatConfigExpects) {

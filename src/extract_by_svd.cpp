@@ -8,6 +8,7 @@
 
 #include "cast.h"
 #include "command_identity.h"
+#include "input_watch.h"
 #include "crc32c.h"
 #include "families/families.h"
 #include "merge_steps.h"
@@ -229,6 +230,7 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   StepTimes times;
   times.enter("catalog");
   Input input = open_input(session, "hf", {options.base_model});
+  InputWatch watch(session.comm, session.files, input.tree, input.source);
   FileCache files(session.files, input.source, limits);
   Catalog catalog = read_proven_catalog(session, "base model", files, input.source, {&input.tree, merge.input.cache_dir});
   Input tuned = open_input(session, "hf", {options.finetuned});
@@ -240,6 +242,7 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
     append_catalog(session.comm, input.source, catalog, tuned.source, tuned_catalog);
     input.tree.entries.merge(tuned.tree.entries);
   }
+  watch.extend();
   times.enter("compare");
   const Family family = collectively(session.comm, "config", [&] { return family_of(config.config.model_type(), config.config); });
   const Differences found = find_differences(session, files, catalog, family.transposed, options.rank);
@@ -282,6 +285,7 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   say_energies(session, found, extraction.energies());
   times.enter("verify");
   if (merge.verify) verify(session.comm, session.files, target.partial, output.plan, moved.extents, limits, target.blind);
+  watch.require_unchanged();
   times.enter("publish");
   publish_adapters(session, target, output, merge);
   times.leave();

@@ -4,6 +4,7 @@
 #include "adapter_settings.h"
 #include "command_identity.h"
 #include "extract_by_svd.h"
+#include "input_watch.h"
 #include "merge_steps.h"
 #include "model_input.h"
 #include "report.h"
@@ -46,7 +47,7 @@ void publish_adapters(const Session& session, const TargetFolder& target, const 
   publish(session.comm, session.files, target, output.plan, {}, 0, output.indexes);
 }
 
-std::string write_adapters(const Session& session, const Input& input, FileCache& files, Catalog& catalog,
+std::string write_adapters(const Session& session, const Input& input, InputWatch& watch, FileCache& files, Catalog& catalog,
                            const std::vector<AdapterOutput>& adapters, const std::vector<std::string>& sources,
                            const MergeOptions& options) {
   StepTimes times;
@@ -72,6 +73,7 @@ std::string write_adapters(const Session& session, const Input& input, FileCache
     return report_merge(session, {options, input.source, catalog, mapping, output.plan, {}, target, times});
   }
   const MoveReport moved = move_and_verify(session, files, input.source, catalog, mapping, output.plan, target, options, nullptr, times);
+  watch.require_unchanged();
   times.enter("publish");
   publish_adapters(session, target, output, options);
   times.leave();
@@ -85,6 +87,7 @@ std::string extract_lora(const Session& session, const ExtractLoraOptions& optio
   const WorkLimits limits = limits_of(session, options.merge.input);
   require_buffers("extract-lora", limits, least_reading_bytes);
   Input input = open_input(session, options.merge.input.backend, options.merge.input.local_dirs);
+  InputWatch watch(session.comm, session.files, input.tree, input.source);
   FileCache files(session.files, input.source, limits);
   ModelConfig config;
   MapOptions map;
@@ -103,7 +106,7 @@ std::string extract_lora(const Session& session, const ExtractLoraOptions& optio
   std::vector<AdapterOutput> adapters =
       collectively(session.comm, "adapter", [&] { return adapters_beside(catalog.tensors, config, map, uses, ""); });
   cast_targets(options.merge.map.dtype, adapters);
-  return write_adapters(session, input, files, catalog, adapters, sources, options.merge);
+  return write_adapters(session, input, watch, files, catalog, adapters, sources, options.merge);
 }
 
 }  // namespace unshard

@@ -173,7 +173,7 @@ class Merge {
         limits_(limits_of(session, options.input)),
         times_(times_from("discover")),
         input_(open_input(session, options.input.backend, options.input.local_dirs)),
-        watch_(session.comm, session.files, input_.source),
+        watch_(session.comm, session.files, input_.tree, input_.source),
         files_(session.files, input_.source, limits_),
         config_(config_of(session, input_.source, options)),
         sources_(folders_read(config_, options)) {}
@@ -196,7 +196,7 @@ class Merge {
  private:
   void find_target() {
     times_.enter("target");
-    target_ = check_target_folder(session_.comm, session_.files, options_.target_dir, sources_, options_.overwrite || options_.stage == 2,
+    target_ = check_target_folder(session_.comm, session_.files, options_.target_dir, sources_, options_.overwrite,
                                   !options_.dry_run);
     if (target_.blind.empty()) return;
     session_.log.line("note: " + printable(parent_path(target_.path), 4096) + " is not seen on " + target_.blind_hosts +

@@ -2,6 +2,7 @@
 // methods mean.
 #include "adapter_input.h"
 #include "combine_adapters.h"
+#include "input_watch.h"
 #include "merge_steps.h"
 #include "steps.h"
 #include "unshard/agree.h"
@@ -29,6 +30,7 @@ std::string write_combined(const Session& session, const MergeOptions& options) 
   require_buffers("merge-lora", limits, least_reading_bytes);
   Input input = open_input(session, options.input.backend, options.input.local_dirs);
   const ConfigFolder config = find_config(session, input.source, "");
+  InputWatch watch(session.comm, session.files, input.tree, input.source);
   FileCache files(session.files, input.source, limits);
   Catalog catalog = read_proven_catalog(session, "catalog", files, input.source, {&input.tree, options.input.cache_dir});
   MapOptions map;
@@ -38,13 +40,14 @@ std::string write_combined(const Session& session, const MergeOptions& options) 
     map.lora.adapters.push_back(read_adapter(session, folder, limits, input.tree, input.source, catalog));
     sources.push_back(folder.path);
   }
+  watch.extend();
   const AdapterOutput adapter = collectively(session.comm, "adapter", [&] {
     check_adapters(catalog.tensors, config.config, map);
     AdapterOutput combined = combine_adapters(catalog.tensors, map.lora.adapters);
     for (const Target& target : combined.targets) check_target(target, catalog.tensors);
     return combined;
   });
-  return write_adapters(session, input, files, catalog, {adapter}, sources, options);
+  return write_adapters(session, input, watch, files, catalog, {adapter}, sources, options);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "adapter_output.h"
 #include "input.h"
+#include "input_watch.h"
 #include "move_needs.h"
 #include "resume.h"
 #include "step_times.h"
@@ -56,7 +57,7 @@ void publish_adapters(const Session& session, const TargetFolder& target, const 
                                     const Plan& plan, const MergeOptions& options);
 
 /// Collective. Writes nothing but adapters into the target folder. `sources`: folders that it must not touch. Returns the JSON result.
-[[nodiscard]] std::string write_adapters(const Session& session, const Input& input, FileCache& files, Catalog& catalog,
+[[nodiscard]] std::string write_adapters(const Session& session, const Input& input, InputWatch& watch, FileCache& files, Catalog& catalog,
                                          const std::vector<AdapterOutput>& adapters, const std::vector<std::string>& sources,
                                          const MergeOptions& options);
 

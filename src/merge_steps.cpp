@@ -105,10 +105,13 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   const auto moved = attempt([&] {
     report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
   });
+  if (moved) {                                                         // perhaps on this rank alone: then it must not wait for others
+    if (journal != nullptr) (void)attempt([&] { journal->flush(); });  // the next run goes on from there
+    throw Error(*moved);
+  }
   collectively(session.comm, "move", [&] {
     if (journal != nullptr) journal->flush();
-  });  // after a failure, too: the next run goes on from there
-  if (moved) throw Error(*moved);
+  });
   session.log.end_progress();
   times.enter("verify");
   if (options.verify && !report.read_back)

@@ -31,7 +31,7 @@ class Wave {
     for (Buffers& buffers : buffers_) buffers.scratch.resize(budget.scratch_bytes);
     for (Bytes& made : made_) made.resize(plan.largest_step());
     rounds_between_comparisons_ =
-        std::clamp<std::uint64_t>(compare_bytes / std::max<std::uint64_t>(state.plan.step_bytes, 1), 1, most_rounds_between_comparisons);
+        std::clamp<std::uint64_t>(compare_bytes / std::max<std::uint64_t>(budget.piece.most_bytes, 1), 1, most_rounds_between_comparisons);
   }
 
   /// Collective. Returns the signal that ended it early, or 0.
@@ -42,11 +42,10 @@ class Wave {
     Common common;
     // Each turn makes one round and writes the one before.
     for (std::uint64_t number = 0; number <= plan_.rounds() && !common.must_stop; ++number) {
-      Round made;
-      state_.keep(attempt([&] { made = plan_.round(number); }));
-      made.incoming.resize(static_cast<std::size_t>(state_.comm.size()), 0);
+      Round made = plan_.round(number);
       const std::vector<std::unique_ptr<Request>> messages = post(ready, sent_[number % 2], made, made_[number % 2]);
       Outgoing next = exchange_.next_round();
+      const Waiting until_threads_end(workers_);
       start_threads(made, made_[number % 2], next, sent_[(number + 1) % 2], written, made_[(number + 1) % 2]);
       if (output_.is_collective() && number > 0) write_together(written, made_[(number + 1) % 2]);
       state_.keep(workers_.wait());
@@ -67,7 +66,7 @@ class Wave {
   static constexpr std::uint64_t most_rounds_between_comparisons = 8;
 
   /// Collective. A rank that has failed goes on sending what it has not read, and its receivers write it. So what was written counts only
-  /// once no rank has failed: what is written in one turn was read by the turn two before.
+  /// once no rank has failed: what is written in one turn was read in earlier ones.
   Common compare() {
     const Common common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
     if (!common.must_stop || common.signal != 0) {
@@ -78,6 +77,18 @@ class Wave {
     written_.clear();
     return common;
   }
+
+  /// Threads use what an exception would take away.
+  class Waiting {
+   public:
+    explicit Waiting(Workers& workers) : workers_(workers) {}
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { (void)workers_.wait(); }
+
+   private:
+    Workers& workers_;
+  };
 
   static void grow(Bytes& buffer, std::uint64_t bytes) {
     if (buffer.size() < bytes) buffer.resize(bytes);

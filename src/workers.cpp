@@ -1,5 +1,6 @@
 #include "workers.h"
 
+#include <system_error>
 #include <utility>
 
 #include "unshard/agree.h"
@@ -7,7 +8,14 @@
 namespace unshard {
 
 Workers::Workers(std::size_t count) {
-  for (std::size_t worker = 0; worker < count; ++worker) threads_.emplace_back([this, worker] { run(worker); });
+  for (std::size_t worker = 0; worker < count; ++worker) {
+    try {
+      threads_.emplace_back([this, worker] { run(worker); });
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;
+      break;  // a limit on threads: fewer do the work
+    }
+  }
 }
 
 Workers::~Workers() {

@@ -165,6 +165,12 @@ void remove_partial(FileSystem& files, const std::string& folder) {
 }
 
 void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
+  const auto mine = command_of(files, target.partial);
+  if (!target.overwrite && !is_as_good_as_empty(files, target.path) && command_of(files, target.path) != mine) {
+    throw Error(ErrorCode::usage, printable(target.path, 4096) +
+                                      ": something has come into the target folder since this run began; "
+                                      "repeat the command with --overwrite, or with another --target-dir");
+  }
   write_command(files, target.path, command_of(files, target.partial).value_or(""));
   for (const std::string& name : old_files(files, target.path)) files.remove_file(join_path(target.path, name));
   files.sync_folder(target.path);

@@ -35,7 +35,7 @@ Plan small_plan(int ranks) {
 const std::vector<SmallFile> last_files{{"config.json", "new config"}, {"model.safetensors.index.json", "new index"}};
 
 /// A whole run: checked, opened, "moved" (the payload is written), published.
-void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root = "") {
+void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root = "", const std::function<void()>& before_publishing = {}) {
   const Plan plan = small_plan(comm.size());
   const std::vector<Asset> assets = list_assets(files, root + "/hf");
   const TargetFolder target = check_target_folder(comm, files, root + "/out/model", {root + "/hf"}, overwrite);
@@ -47,6 +47,7 @@ void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root 
           ->write_at(part.begin, std::as_bytes(std::span(payload)));
     });
   }
+  if (before_publishing) before_publishing();
   publish(comm, files, target, plan, assets, comm.size() - 1, last_files);
 }
 
@@ -218,7 +219,22 @@ TEST(Publish, AnotherCommandDoesNotTakeOverATargetThatIsBeingPublished) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::usage);
-    EXPECT_NE(std::string(error.what()).find("merge other"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("belongs to another command"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Publish, WhatHasComeIntoTheTargetMeanwhileIsNotReplacedWithoutOverwrite) {
+  for (const bool overwrite : {false, true}) {
+    MemoryFileSystem files;
+    put_config_folder(files);
+    files.make_folder("/out/model");
+    const auto error = attempt([&] { run(*self_comm(), files, overwrite, "", [&] { put_old_model(files); }); });
+    EXPECT_EQ(error.has_value(), !overwrite);
+    EXPECT_EQ(files.content("/out/model/config.json"), overwrite ? "new config" : "old");
+    if (error) {
+      EXPECT_EQ(error->code(), ErrorCode::usage);
+      EXPECT_NE(std::string(error->what()).find("--overwrite"), std::string::npos) << error->what();
+    }
   }
 }
 

@@ -17,6 +17,9 @@ constexpr std::array<std::string_view, 4> parts = {"what is read", "what the fil
                                                    "what tensors are made from", "where the stages part"};
 constexpr std::size_t part_digits = 16;
 
+// Counts the changes of this program after which the same command may write other bytes: those of an earlier run are no part of it then.
+constexpr int way_of_making = 2;
+
 std::string identity_of(const Json& part) {
   return sha256_hex(part.dump(-1, ' ', false, Json::error_handler_t::replace)).substr(0, part_digits);
 }
@@ -77,6 +80,7 @@ std::string command_identity(Comm& comm, const Tree& tree, const Source& source,
   for (const ShardFile& file : source.files) input["files"].push_back({file.label, file.size_bytes});
   for (const TensorRow& row : catalog.tensors) input["tensors"].push_back({row.name, info(row.dtype).name});
   for (const OutputFile& file : layout.files) output.push_back({file.name, sha256_hex(file.header), file.size_bytes});
+  terms.push_back(way_of_making);
   for (const Target& target : targets.targets) terms.push_back(hash_of(target));
   return identity_of(input) + identity_of(output) + identity_of(terms) + identity_of(Json(stage_layers));
 }
@@ -84,11 +88,12 @@ std::string command_identity(Comm& comm, const Tree& tree, const Source& source,
 std::string difference_of_commands(std::string_view one, std::string_view other) {
   if (one.size() != part_digits * parts.size() || other.size() != one.size()) return "it is of another version of this program";
   std::string text;
+  std::size_t differences = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (one.substr(i * part_digits, part_digits) == other.substr(i * part_digits, part_digits)) continue;
-    text += (text.empty() ? "" : ", ") + std::string(parts[i]);
+    text += (differences++ == 0 ? "" : ", ") + std::string(parts[i]);
   }
-  return text + (text.find(',') == std::string::npos ? " differs" : " differ");
+  return text + (differences == 1 ? " differs" : " differ");
 }
 
 }  // namespace unshard

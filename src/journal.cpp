@@ -13,7 +13,7 @@
 namespace unshard {
 namespace {
 
-constexpr std::string_view magic = "UNSHJNL1";
+constexpr std::string_view magic = "UNSHJNL2";
 constexpr std::size_t identity_bytes = 64;
 constexpr std::size_t header_bytes = 152;
 constexpr std::size_t checked_header_bytes = 144;

@@ -4,7 +4,7 @@
 // else may have changed: a record counts only when its checksum fits and it lies inside a file of the plan, and it proves nothing: the
 // next run reads the range again and compares its checksum.
 //
-//   header, 152 bytes:  8 "UNSHJNL1" · u32 stage · u32 0 · 64 command · 64 inputs · u32 CRC-32C of the 144 bytes before · u32 0
+//   header, 152 bytes:  8 "UNSHJNL2" · u32 stage · u32 0 · 64 command · 64 inputs · u32 CRC-32C of the 144 bytes before · u32 0
 //   record, 32 bytes:   u32 file · u32 CRC-32C of the range · u64 begin · u64 end · u32 0 · u32 CRC-32C of the 28 bytes before
 //
 // Numbers are little-endian. The first record that is not whole ends the journal: a killed run leaves a torn tail.

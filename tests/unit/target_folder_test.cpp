@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 
+#include "command_identity.h"
 #include "support/memory_file_system.h"
 #include "support/small_plan.h"
 #include "unshard/error.h"
@@ -23,6 +24,14 @@ using testing::small_plan;
 TargetFolder check(FileSystem& files, const std::string& target, const std::vector<std::string>& sources = {}, bool overwrite = false,
                    bool writes = true) {
   return check_target_folder(*self_comm(), files, target, sources, overwrite, writes);
+}
+
+TEST(CommandIdentity, SaysInWhatCommandsDiffer) {
+  const std::string one(64, 'a'), read = std::string(16, 'b') + std::string(48, 'a');
+  const std::string held = std::string(16, 'a') + std::string(32, 'b') + std::string(16, 'a');
+  EXPECT_EQ(difference_of_commands(read, one), "what is read differs");
+  EXPECT_EQ(difference_of_commands(held, one), "what the files hold (names, types, sizes), what tensors are made from differ");
+  EXPECT_EQ(difference_of_commands("merge a", one), "it is of another version of this program");
 }
 
 OpenedPartial open(FileSystem& files, const TargetFolder& target, const std::string& fingerprint, bool stage_2 = false,
@@ -181,7 +190,7 @@ TEST(OpenPartial, TheSameCommandFindsItsFilesAgainAndAnotherIsRefusedByName) {
   files.put(first, "header 1" + std::string(92, 'w'));
   files.put(target.partial + "/left-over", "x");
   files.put(target.partial + "/.unshard-journal-1-0", "x");
-  expect_error(ErrorCode::usage, {target.partial, "merge a", "--restart"}, [&] { (void)open(files, target, "merge b"); });
+  expect_error(ErrorCode::usage, {target.partial, "another command", "--restart"}, [&] { (void)open(files, target, "merge b"); });
   EXPECT_TRUE(files.exists(target.partial + "/left-over"));
   EXPECT_EQ(open(files, target, "merge a").found, (std::vector<std::uint8_t>{1, 1}));
   EXPECT_FALSE(files.exists(target.partial + "/left-over"));
@@ -206,7 +215,7 @@ TEST(OpenPartial, RestartTakesNothingOverWhateverCommandItWas) {
   files.put(target.partial + "/.unshard-journal-1-0", "x");
   EXPECT_EQ(open(files, target, "merge b", false, true).found, (std::vector<std::uint8_t>{0, 0}));
   EXPECT_FALSE(files.exists(target.partial + "/.unshard-journal-1-0"));
-  expect_error(ErrorCode::usage, {"merge b"}, [&] { (void)open(files, target, "merge a"); });
+  expect_error(ErrorCode::usage, {"another command"}, [&] { (void)open(files, target, "merge a"); });
   MemoryFileSystem others;
   others.put(target.partial + "/thesis.tex", "x");
   expect_error(ErrorCode::usage, {target.partial}, [&] { (void)open(others, target, "merge a", false, true); });
@@ -269,7 +278,7 @@ TEST(OpenPartial, StageTwoNeedsWhatStageOneLeft) {
   end_stage_1(*self_comm(), files, target, small_plan());
   (void)open(files, target, "merge a", true);
   EXPECT_EQ(files.content(path).back(), 's');
-  expect_error(ErrorCode::usage, {"merge a", "stage 1"}, [&] { (void)open(files, target, "merge b", true); });
+  expect_error(ErrorCode::usage, {"another command", "stage 1"}, [&] { (void)open(files, target, "merge b", true); });
   files.put(path, "header 22" + std::string(50, 's'));
   expect_error(ErrorCode::usage, {path, "59", "60"}, [&] { (void)open(files, target, "merge a", true); });
   files.put(path, "header 23" + std::string(51, 's'));

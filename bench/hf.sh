@@ -33,8 +33,8 @@ headers() {
 }
 deep() {
   make_f15
-  measure "check --deep of a folder of 3.1 GB" r15 --reps "$reps" --payload '*.safetensors' --builtin floor --baseline floor --out-bytes 0 --cmd "unshard=$mpirun $unshard check --deep --local-dir {in}" \
-    --require 'wall unshard <= 1.3 * floor' --require 'read unshard <= 1.02 * payload'
+  measure "check --deep of a folder of 3.1 GB" r15 --reps "$reps" --payload '*.safetensors' --builtin floor --baseline floor --out-bytes 0 --cmd "unshard=$unshard check --deep --local-dir {in}" \
+    --cmd "two=$mpirun $unshard check --deep --local-dir {in}" --require 'wall unshard <= 1.3 * floor' --require 'read unshard <= 1.02 * payload' --require 'read two <= 1.02 * payload'
 }
 reshard() {
   make_f15

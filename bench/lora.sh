@@ -14,10 +14,12 @@ merge() {
     --require 'durable unshard <= 1.7 * floor' --require 'wall unshard <= 0.125 * peft' --require 'anon unshard <= 800MB' --require 'equal unshard'
 }
 fold() {
-  make lora05 "$python" "$here/make_lora_shards.py" --model qwen2.5-0.5b --ranks 8 --lora-rank 16 --out "$data/lora05"
-  local command="$mpirun $unshard merge --local-dir {in} --target-dir {out}/m --lora-alpha 32"
-  measure "adapters inside FSDP2 x 8 of qwen2.5-0.5b: fold beside drop" lora05 --payload 'model_*' --builtin floor --baseline drop --reps "$reps" \
-    --cmd "drop=$command --lora drop" --cmd "fold=$command --lora fold" --require 'durable fold <= 1.5 * drop'
+  local size command="$mpirun $unshard merge --local-dir {in} --target-dir {out}/m --lora-alpha 32"
+  for size in 05:0.5b 15:1.5b; do
+    make lora${size%:*} "$python" "$here/make_lora_shards.py" --model "qwen2.5-${size#*:}" --ranks 8 --lora-rank 16 --out "$data/lora${size%:*}"
+    measure "adapters inside FSDP2 x 8 of qwen2.5-${size#*:}: fold beside drop" lora${size%:*} --payload 'model_*' --builtin floor --baseline drop --reps "$reps" \
+      --cmd "drop=$command --lora drop" --cmd "fold=$command --lora fold" --require 'durable fold <= 1.5 * drop'
+  done
 }
 svd() {
   make_f05

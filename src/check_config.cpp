@@ -78,6 +78,7 @@ std::string obstacle_to_merge(const std::vector<TensorRow>& table, const ModelCo
     const bool asks = tie_question(table, config, options).has_value();
     (void)map_tensors(table, config, options, asks ? TieAnswer::equal : TieAnswer::not_asked);
   });
+  if (failure && failure->code() == ErrorCode::internal) throw Error(*failure);
   return failure ? failure->what() : "";
 }
 

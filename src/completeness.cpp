@@ -136,15 +136,19 @@ std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
   return text;
 }
 
-/// Whether the tensor is of a layer (an expert …) beyond those that config.json counts.
+/// Whether the tensor is of a layer (an expert …) beyond those that config.json counts. Layers that predict further tokens are numbered
+/// behind the counted ones.
 bool is_beyond_count(const MapContext& context, const std::string& name) {
   const auto is_beyond = [&](const Captures& captures) {
+    const auto names = context.names(captures);
     return std::any_of(captures.begin(), captures.end(), [&](const auto& capture) {
       const auto range = context.family.ranges.find(capture.first);
-      const auto count = range == context.family.ranges.end() ? std::nullopt : range->second.value(*context.names(captures));
+      const auto count = range == context.family.ranges.end() ? std::nullopt : range->second.value(*names);
+      if (!count) return false;
+      const Expression predicting = Expression::parse("num_nextn_predict_layers | num_mtp_modules | 0", "");
       std::uint64_t number = 0;
       std::from_chars(capture.second.data(), capture.second.data() + capture.second.size(), number);
-      return count && number >= *count;
+      return number >= *count && (capture.first != "l" || number - *count >= predicting.value(*names).value_or(0));
     });
   };
   return std::any_of(context.family.tensors.begin(), context.family.tensors.end(), [&](const TensorSpec& spec) {
@@ -153,10 +157,9 @@ bool is_beyond_count(const MapContext& context, const std::string& name) {
   });
 }
 
-/// Loaders leave out such a layer without a word. Layers that predict further tokens are numbered behind the counted ones, and a published
-/// model is moved as it is.
+/// Loaders leave out such a layer without a word. A published model is moved as it is.
 void require_counts(const MapContext& context, const Published& published, const std::vector<std::string>& unexpected) {
-  if (context.options.is_published_model || context.config.number("num_nextn_predict_layers").value_or(0) > 0) return;
+  if (context.options.is_published_model) return;
   const std::string prefix(missing_prefix(context.family, published));
   std::vector<std::string> beyond;
   for (const std::string& name : unexpected)

@@ -186,8 +186,7 @@ std::string list_file(FileSystem& files, const std::string& path, bool json) {
 }
 
 /// Collective.
-std::string list_folder(const Session& session, const std::string& path, bool json, const std::string& cache_dir) {
-  const Input input = open_input(session, "auto", {path});
+std::string list_folder(const Session& session, const Input& input, const std::string& path, bool json, const std::string& cache_dir) {
   FileCache files(session.files, input.source);
   Catalog catalog = read_cached_catalog(session, files, input.tree, input.source, cache_dir);
   prove_coverage(session.comm, files, input.source, catalog, {.compare_payload = false, .deep = false});
@@ -216,14 +215,13 @@ std::string list_folder(const Session& session, const std::string& path, bool js
   return listing.text(json);
 }
 
-/// Local. A folder that holds an adapter and no model is shown as the file with its tensors; any other as what it is.
-std::string shown_path(FileSystem& files, const std::string& folder) {
-  if (files.status(join_path(folder, "config.json"))) return folder;
+/// Local. The file with the tensors of an adapter's folder; "" when it has none.
+std::string adapter_file(FileSystem& files, const std::string& folder) {
   for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
     const auto status = files.status(join_path(folder, name));
     if (status && status->kind == FileKind::file) return join_path(folder, name);
   }
-  return folder;
+  return "";
 }
 
 /// Collective. The lowest rank that sees `path`, and whether it is a folder there.
@@ -249,9 +247,17 @@ std::string inspect(const Session& session, const std::string& path, bool json, 
     return text_from(session.comm, place.reader,
                      collectively(session.comm, "inspect", [&] { return session.comm.rank() == place.reader ? make() : std::string{}; }));
   };
-  const std::string shown = place.is_folder ? from_reader([&] { return shown_path(session.files, path); }) : path;
-  const std::string text = place.is_folder && shown == path ? list_folder(session, path, json, cache_dir)
-                                                            : from_reader([&] { return list_file(session.files, shown, json); });
+  std::string shown = path, text;
+  if (place.is_folder) {
+    std::optional<Input> input;
+    const auto failure = attempt([&] { input = open_input(session, "auto", {path}); });  // the same on every rank
+    if (input) {
+      text = list_folder(session, *input, path, json, cache_dir);
+    } else if (shown = from_reader([&] { return adapter_file(session.files, path); }); shown.empty() || is_stop(failure->code())) {
+      throw Error(*failure);
+    }
+  }
+  if (text.empty()) text = from_reader([&] { return list_file(session.files, shown, json); });
   if (session.comm.rank() != 0) return "";
   if (json) return text;
   session.log.data(text);

@@ -48,7 +48,6 @@ void note_idle_rules(const MapContext& context, const NamedTensors& named, Mappi
   for (std::size_t i = 0; i < context.family.custom_rules; ++i) {
     const Rule& rule = rules[i];
     const auto is_about = [&](const NamedTensor& tensor) {
-      if (context.table[tensor.id].origin != 0) return false;
       return rule.whole_is_stored ? rule.whole.match(tensor.name).has_value() : whole_of(rule, tensor.name).has_value();
     };
     if (!rule.only_for_like && std::none_of(named.tensors.begin(), named.tensors.end(), is_about))

@@ -84,10 +84,9 @@ WorkNeeds work_needs(const Targets& targets) {
   return needs;
 }
 
-std::uint64_t least_computing_bytes(const Targets& targets) {
+std::uint64_t least_computing_bytes(const Targets& targets, bool home_readers) {
   const WorkNeeds needs = work_needs(targets);
-  // What other ranks send for a work area lies beside it until all of it is there.
-  return needs.least_bytes == 0 ? 0 : work_share * (needs.tile_bytes + 2 * needs.least_bytes);
+  return needs.least_bytes == 0 ? 0 : work_share * (needs.tile_bytes + (home_readers ? 2 : 1) * needs.least_bytes);
 }
 
 Budget direct_budget(std::uint64_t buffer_bytes, int threads, const WorkNeeds& work) {

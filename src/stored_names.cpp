@@ -15,6 +15,7 @@ namespace {
 class Cleaner {
  public:
   explicit Cleaner(const MapContext& context) : context_(context), idle_(context.options.drop.size(), true) {
+    for (const auto& [from, to] : context.renames) idle_parts_.push_back(from);
     for (const TensorRow& row : context.table) {
       const std::string clean = without_wrappers(own_name(row));
       has_adapters_ = has_adapters_ || (row.origin == 0 && (is_lora(clean) || clean.rfind("base_model.model.", 0) == 0));
@@ -53,7 +54,10 @@ class Cleaner {
       if (row.origin == 0) rebuilt_.push_back(clean);
       return leave_out(row, "buffer that transformers makes itself");
     }
-    if (!context_.renames.empty() && row.origin == 0) clean = with_parts_replaced(clean, context_.renames);
+    if (!context_.renames.empty() && row.origin == 0) {
+      std::erase_if(idle_parts_, [&](const std::string& part) { return clean.find(part) != std::string::npos; });
+      clean = with_parts_replaced(clean, context_.renames);
+    }
     if (!context_.options.names_are_published && row.origin == 0) {
       clean = megatron_name(
           context_.family, [&](const Captures& captures) { return context_.names(captures); }, std::move(clean));
@@ -124,24 +128,17 @@ class Cleaner {
     for (std::size_t i = 0; i < idle_.size(); ++i) {
       if (idle_[i]) named_.notes.push_back("--drop " + printable(context_.options.drop[i]) + " matches no tensor");
     }
-    for (const auto& [from, to] : context_.renames) {
-      if (!is_in_a_name(from)) named_.notes.push_back("--custom-mapping: no tensor's name has '" + printable(from) + "' in it");
-    }
+    if (!idle_parts_.empty() && !has_adapters_)  // names of adapters are translated elsewhere
+      named_.notes.push_back("--custom-mapping: in no tensor's name: " + name_list(idle_parts_));
     if (!rebuilt_.empty())
       named_.notes.push_back("Left out " + counted(rebuilt_.size(), "buffer") + " that transformers makes itself: " + name_list(rebuilt_));
-  }
-
-  [[nodiscard]] bool is_in_a_name(const std::string& part) const {
-    return std::any_of(context_.table.begin(), context_.table.end(), [&](const TensorRow& row) {
-      return row.origin == 0 &&
-             (row.name.find(part) != std::string::npos || without_wrappers(own_name(row)).find(part) != std::string::npos);
-    });
   }
 
   const MapContext& context_;
   NamedTensors named_;
   bool has_adapters_ = false;
   std::vector<bool> idle_;                              ///< by pattern of --drop: it has matched nothing
+  std::vector<std::string> idle_parts_;                 ///< of --custom-mapping: they were in no name
   std::map<std::string_view, std::size_t> in_section_;  ///< tensors to publish, by section
   std::vector<std::string> adapters_, dropped_, rebuilt_;
 };

@@ -87,8 +87,9 @@ struct ReadFacts {
 /// Local, pure. The least --buffer-size that this plan can be moved with.
 [[nodiscard]] std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions& options);
 
-/// Local, pure. The least --buffer-size with which the targets that are computed can be; 0 when none is.
-[[nodiscard]] std::uint64_t least_computing_bytes(const Targets& targets);
+/// Local, pure. The least --buffer-size with which the targets that are computed can be; 0 when none is. What home ranks send for a piece
+/// lies beside it until all of it is there.
+[[nodiscard]] std::uint64_t least_computing_bytes(const Targets& targets, bool home_readers = false);
 
 /// Collective. Writes every run into the files of `folder`, which exist under their partial_name and have their final size (see publish.h).
 /// Throws the same Error on every rank. A rank that fails or gets a signal goes on taking part, with empty writes, until the ranks compare

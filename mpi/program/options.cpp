@@ -96,7 +96,8 @@ void add_merge_lora(CLI::App& root, CommandLine& line, const Abilities& abilitie
 
 void check_extract_lora(const ExtractLoraOptions& options) {
   const bool from_checkpoint = !options.merge.input.local_dirs.empty();
-  if (from_checkpoint == !options.finetuned.empty()) refuse("extract-lora needs one of --local-dir and --finetuned; see unshard extract-lora --help");
+  if (from_checkpoint == !options.finetuned.empty())
+    refuse("extract-lora needs one of --local-dir and --finetuned; see unshard extract-lora --help");
   need({{"--target-dir", !options.merge.target_dir.empty()}});
   if (from_checkpoint) {
     if (options.rank != 0) refuse("--rank goes with --finetuned: adapters in a checkpoint have the rank that they were trained with");

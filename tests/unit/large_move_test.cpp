@@ -107,7 +107,9 @@ TEST(LargeMove, ATensorOfMoreThan4GiB) {
     options.threads = 1;
     const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
     const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", options);
-    if (comm.rank() == 1) EXPECT_EQ(report.extents.back().end, NumbersDisk::output_header + bytes);
+    if (comm.rank() == 1) {
+      EXPECT_EQ(report.extents.back().end, NumbersDisk::output_header + bytes);
+    }
   });
   EXPECT_EQ(disk.written_bytes, bytes);
 }

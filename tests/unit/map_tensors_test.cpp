@@ -29,7 +29,7 @@ TEST(Names, ACustomMappingThatMatchesNothingIsNoted) {
   options.custom_mapping_path = "names.json";
   options.custom_mapping = R"({"model.decoder.": "model.", "self_attn": "self_attn"})";
   std::string notes = joined(map(llama(), llama_config, options).notes);
-  EXPECT_THAT(notes, HasSubstr("--custom-mapping: no tensor's name has 'model.decoder.' in it"));
+  EXPECT_THAT(notes, HasSubstr("--custom-mapping: in no tensor's name: model.decoder."));
   EXPECT_EQ(notes.find("self_attn"), std::string::npos) << notes;
   options.custom_mapping = R"({"rules": [{"source": "model.norm.wieght", "target": "model.norm.weight"},
                                          {"source": "model.norm.weight", "target": "model.norm.weight"},
@@ -66,6 +66,11 @@ TEST(Names, ALayerMoreThanConfigCountsIsRefusedUnlessTheInputIsAPublishedModel) 
   options = {};
   options.is_published_model = true;
   EXPECT_EQ(names_of(map(table, llama_config, options)).size(), table.size());
+  options = {};
+  const std::string predicting = with(llama_config, R"("num_nextn_predict_layers": 1)");
+  EXPECT_EQ(names_of(map(table, predicting, options)).size(), table.size());
+  table.back().name = "model.layers.2.input_layernorm.weight";
+  EXPECT_THAT(error_of(table, predicting, options), StartsWith("model.layers.2.input_layernorm.weight: in the checkpoint, but"));
 }
 
 TEST(Names, FillingTakesOnlyWhatConfigExpects) {

@@ -125,7 +125,8 @@ std::string moved(const StoredModel& stored, const Targets& targets, Setting set
   const Plan plan =
       make_plan(targets, layout,
                 {.ranks = setting.ranks, .window_bytes = setting.window_bytes, .step_bytes = setting.step_bytes, .boundary_bytes = 512});
-  setting.move.buffer_bytes = std::max(least_buffer_bytes(plan, setting.move), least_computing_bytes(targets)) + setting.spare_bytes;
+  setting.move.buffer_bytes =
+      std::max(least_buffer_bytes(plan, setting.move), least_computing_bytes(targets, setting.move.home_readers)) + setting.spare_bytes;
   MemoryFileSystem disk;
   for (std::size_t f = 0; f < model.contents.size(); ++f) disk.put(model.source.files[f].path, model.contents[f]);
   const OutputFile& file = layout.files.front();

@@ -22,7 +22,7 @@ foreach(file IN LISTS cases)
   endif()
   # Sanitizers: every case as a plain program, with leaks looked for; one in three with two ranks as well.
   unshard_case(cases.${name} ${case} --np 1)
-  set_tests_properties(${prefix}cases.${name} PROPERTIES ENVIRONMENT "")
+  set_tests_properties(${prefix}cases.${name} PROPERTIES ENVIRONMENT "${plain_environment}")
   math(EXPR number "(${number} + 1) % 3")
   if(number EQUAL 0)
     unshard_case(cases.${name}.np2 ${case} --np 2)

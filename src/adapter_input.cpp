@@ -13,8 +13,6 @@ namespace unshard {
 namespace {
 
 constexpr const char* config_name = "adapter_config.json";
-constexpr const char* weights_name = "adapter_model.safetensors";
-constexpr const char* old_weights_name = "adapter_model.bin";
 
 [[noreturn]] void fail(const std::string& folder, const std::string& what) {
   throw Error(ErrorCode::bad_input, printable(folder, 4096) + ": " + what);
@@ -27,15 +25,15 @@ const TreeEntry* file_in(const Tree& tree, const std::string& folder, const char
 
 Source describe_adapter(const Tree& tree) {
   const std::string& folder = tree.roots.front();
-  const char* weights = file_in(tree, folder, weights_name) == nullptr && file_in(tree, folder, old_weights_name) != nullptr
-                            ? old_weights_name
-                            : weights_name;
+  const char* weights = file_in(tree, folder, adapter_weights_name) == nullptr && file_in(tree, folder, old_adapter_weights_name) != nullptr
+                            ? old_adapter_weights_name
+                            : adapter_weights_name;
   if (file_in(tree, folder, weights) == nullptr) {
     for (const std::string& name : tree.children(folder)) {
-      if (file_in(tree, join_path(folder, name), weights_name) != nullptr)
+      if (file_in(tree, join_path(folder, name), adapter_weights_name) != nullptr)
         fail(folder, "holds no adapter itself, but " + printable(name) + " in it does; give that folder");
     }
-    fail(folder, "holds no adapter: there is no " + std::string(weights_name) + "; give the folder that PEFT has saved");
+    fail(folder, "holds no adapter: there is no " + std::string(adapter_weights_name) + "; give the folder that PEFT has saved");
   }
   if (file_in(tree, folder, config_name) == nullptr)
     fail(folder, "holds no " + std::string(config_name) + ", without which the adapter's scale is unknown");

@@ -9,6 +9,9 @@
 
 namespace unshard {
 
+/// What loaders take for the weights of an adapter's folder: this, or else the older one.
+inline constexpr const char *adapter_weights_name = "adapter_model.safetensors", *old_adapter_weights_name = "adapter_model.bin";
+
 /// Collective. The adapter in a PEFT folder; its tensors become rows of the catalog, its files those of the source and the tree. Throws
 /// Error(bad_input) naming what is missing, Error(unsupported) for adapters that can't be folded.
 [[nodiscard]] AdapterUse read_adapter(const Session& session, const AdapterFolder& folder, const WorkLimits& limits, Tree& tree,

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "adapter_input.h"
 #include "names.h"
 #include "outputs/safetensors.h"
 #include "published_pairs.h"
@@ -17,7 +18,6 @@ namespace unshard {
 namespace {
 
 constexpr const char* prefix = "base_model.model.";
-constexpr const char* weights_name = "adapter_model.safetensors";
 
 std::string last_element(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
@@ -275,7 +275,7 @@ void append_adapters(const std::vector<AdapterOutput>& adapters, Targets& target
     const auto first_file = static_cast<std::uint32_t>(layout.files.size());
     const auto first_target = static_cast<std::uint32_t>(targets.targets.size());
     for (OutputFile& file : files.files) {
-      file.name = adapter.folder.empty() ? weights_name : join_path(adapter.folder, weights_name);
+      file.name = adapter.folder.empty() ? adapter_weights_name : join_path(adapter.folder, adapter_weights_name);
       layout.files.push_back(std::move(file));
     }
     for (PlacedTarget placed : files.placed) {

@@ -278,7 +278,7 @@ void Assembler::add_stored(std::uint64_t block_bytes, OutputPiece& piece) const 
     const std::uint64_t end = std::min(calculation.end, (first / block + 1) * block);
     const std::uint64_t at = calculation.in_place ? (first - calculation.first) * size : 0;
     add_elements(target, calculation.stored, first, end, at, piece.copies);
-    if (block_bytes > 0) piece.blocks.push_back({first, end, piece.copies.size()});
+    piece.blocks.push_back({first, end, piece.copies.size()});
     if (!calculation.in_place) calculation.work_bytes = std::max(calculation.work_bytes, (end - first) * size);
     first = end;
   }

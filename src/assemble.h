@@ -84,7 +84,7 @@ struct OutputPiece {
     std::uint64_t first = 0, end = 0;
     std::size_t end_copy = 0;  ///< its copies end there; they follow those of the block before
   };
-  std::vector<Block> blocks;  ///< all bring their elements to the same place; factors' copies come last. Empty: all at once
+  std::vector<Block> blocks;  ///< all bring their elements to the same place; factors' copies come last. One: all at once
 };
 
 struct PieceSizes {

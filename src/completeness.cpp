@@ -1,6 +1,5 @@
 // Names and shapes against config.json: what a folder of this model type holds, and what is found.
 #include <algorithm>
-#include <charconv>
 #include <unordered_set>
 
 #include "checked_math.h"
@@ -139,15 +138,14 @@ std::string numbers_behind(const MapContext& context, const TensorSpec& spec) {
 /// Whether the tensor is of a layer (an expert …) beyond those that config.json counts. Layers that predict further tokens are numbered
 /// behind the counted ones.
 bool is_beyond_count(const MapContext& context, const std::string& name) {
+  const Expression predicting = Expression::parse("num_nextn_predict_layers | num_mtp_modules | 0", "");
   const auto is_beyond = [&](const Captures& captures) {
     const auto names = context.names(captures);
     return std::any_of(captures.begin(), captures.end(), [&](const auto& capture) {
       const auto range = context.family.ranges.find(capture.first);
       const auto count = range == context.family.ranges.end() ? std::nullopt : range->second.value(*names);
       if (!count) return false;
-      const Expression predicting = Expression::parse("num_nextn_predict_layers | num_mtp_modules | 0", "");
-      std::uint64_t number = 0;
-      std::from_chars(capture.second.data(), capture.second.data() + capture.second.size(), number);
+      const std::uint64_t number = number_of(capture.second);
       return number >= *count && (capture.first != "l" || number - *count >= predicting.value(*names).value_or(0));
     });
   };

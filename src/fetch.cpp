@@ -249,13 +249,12 @@ Reads make_piece(FileCache& files, const OutputPiece& piece, std::span<std::byte
     }
   };
   std::size_t next = 0;
-  read(piece.blocks.empty() ? 0 : piece.blocks.back().end_copy, piece.copies.size());
+  read(piece.blocks.back().end_copy, piece.copies.size());
   for (const OutputPiece::Block& block : piece.blocks) {
     read(next, block.end_copy);
     next = block.end_copy;
     compute(part_of(piece.calculation, block), output_of(piece.calculation, block, output), buffers.work, buffers.tiles);
   }
-  if (piece.blocks.empty()) compute(piece.calculation, output, buffers.work, buffers.tiles);
   return all;
 }
 

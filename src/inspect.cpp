@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "adapter_input.h"
 #include "catalog_cache.h"
 #include "catalog_summary.h"
 #include "check_report.h"
@@ -217,7 +218,7 @@ std::string list_folder(const Session& session, const Input& input, const std::s
 
 /// Local. The file with the tensors of an adapter's folder; "" when it has none.
 std::string adapter_file(FileSystem& files, const std::string& folder) {
-  for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
+  for (const char* name : {adapter_weights_name, old_adapter_weights_name}) {
     const auto status = files.status(join_path(folder, name));
     if (status && status->kind == FileKind::file) return join_path(folder, name);
   }

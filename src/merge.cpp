@@ -196,8 +196,7 @@ class Merge {
  private:
   void find_target() {
     times_.enter("target");
-    target_ = check_target_folder(session_.comm, session_.files, options_.target_dir, sources_, options_.overwrite,
-                                  !options_.dry_run);
+    target_ = check_target_folder(session_.comm, session_.files, options_.target_dir, sources_, options_.overwrite, !options_.dry_run);
     if (target_.blind.empty()) return;
     session_.log.line("note: " + printable(parent_path(target_.path), 4096) + " is not seen on " + target_.blind_hosts +
                       ": ranks there only read and send");

@@ -105,8 +105,9 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   const auto moved = attempt([&] {
     report = move(session.comm, files, source, catalog, mapping.targets, plan, chunks, session.files, target.partial, move_with);
   });
-  if (moved) {                                                         // perhaps on this rank alone: then it must not wait for others
-    if (journal != nullptr) (void)attempt([&] { journal->flush(); });  // the next run goes on from there
+  if (moved) {
+    // Perhaps on this rank alone: it must not wait for others. The next run goes on from what is in the journal.
+    if (journal != nullptr) (void)attempt([&] { journal->flush(); });
     throw Error(*moved);
   }
   collectively(session.comm, "move", [&] {

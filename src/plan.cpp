@@ -2,6 +2,7 @@
 #include "unshard/plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "hash.h"
 #include "plan_parts.h"
@@ -21,18 +22,6 @@ std::uint64_t step_count(const Plan& plan, const Run& run) {
   return 1 + left / plan.step_bytes + (left % plan.step_bytes != 0 ? 1 : 0);
 }
 
-std::vector<Window> joined(const std::vector<Segment>& segments) {
-  std::vector<Window> ranges;
-  for (const Segment& segment : segments) {
-    if (!ranges.empty() && ranges.back().file == segment.file && ranges.back().end == segment.begin) {
-      ranges.back().end = segment.end;
-    } else {
-      ranges.push_back({segment.file, segment.begin, segment.end});
-    }
-  }
-  return ranges;
-}
-
 /// Every byte of the segments in exactly one run.
 void check_covered(const Plan& plan, const std::vector<Segment>& segments) {
   std::vector<Run> all;
@@ -40,7 +29,9 @@ void check_covered(const Plan& plan, const std::vector<Segment>& segments) {
   std::sort(all.begin(), all.end(), [](const Run& a, const Run& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
   auto run = all.begin();
   bool covered = true;
-  for (const Window& range : joined(segments)) {
+  std::vector<Window> ranges;
+  for (const Segment& segment : segments) ranges.push_back({segment.file, segment.begin, segment.end});
+  for (const Window& range : united(std::move(ranges))) {
     std::uint64_t position = range.begin;
     while (covered && position < range.end) {
       covered = run != all.end() && run->file == range.file && run->begin == position && run->end > position && run->end <= range.end;

@@ -20,6 +20,9 @@ struct Segment {
 [[nodiscard]] std::vector<Segment> segments_of(const Targets& targets, const Layout& layout, const PlanOptions& options);
 [[nodiscard]] std::vector<Window> windows_of(const Targets& targets, const Layout& layout, const PlanOptions& options);
 
+/// Local, pure. The ranges, sorted by file and position; those that overlap or touch become one.
+[[nodiscard]] std::vector<Window> united(std::vector<Window> ranges);
+
 /// Fills plan.runs, groups and wave_count; plan.layout and plan.ranks are there.
 void deal_segments(const std::vector<Segment>& segments, const PlanOptions& options, Plan& plan);
 

@@ -165,4 +165,17 @@ std::vector<Window> windows_of(const Targets& targets, const Layout& layout, con
   return left_of(writer.finish(), options.done);
 }
 
+std::vector<Window> united(std::vector<Window> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Window& a, const Window& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
+  std::vector<Window> result;
+  for (const Window& next : ranges) {
+    if (!result.empty() && result.back().file == next.file && next.begin <= result.back().end)
+      result.back().end = std::max(result.back().end, next.end);
+    else
+      result.push_back(next);
+  }
+  return result;
+}
+
 }  // namespace unshard

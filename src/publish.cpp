@@ -171,7 +171,7 @@ void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, 
                                       ": something has come into the target folder since this run began; "
                                       "repeat the command with --overwrite, or with another --target-dir");
   }
-  write_command(files, target.path, command_of(files, target.partial).value_or(""));
+  write_command(files, target.path, mine.value_or(""));
   for (const std::string& name : old_files(files, target.path)) files.remove_file(join_path(target.path, name));
   files.sync_folder(target.path);
   const auto move = [&](const std::string& from, const std::string& name) {

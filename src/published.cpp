@@ -1,6 +1,5 @@
 // Family rules at work: each stored tensor becomes one or several targets under published names, or pieces of one.
 #include <algorithm>
-#include <charconv>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -140,12 +139,6 @@ void Published::remove_if(const std::vector<bool>& unwanted) {
 }
 
 namespace {
-
-std::uint64_t number_of(const std::string& digits) {
-  std::uint64_t value = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), value);  // a text that is no number stays 0
-  return value;
-}
 
 /// The order in which transformers would save translated tensors: that of the family's table, layer by layer.
 Published in_model_order(const MapContext& context, Published published) {

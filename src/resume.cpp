@@ -6,6 +6,7 @@
 #include <set>
 
 #include "crc32c.h"
+#include "plan_parts.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
 #include "value_bytes.h"
@@ -126,20 +127,6 @@ std::vector<Extent> compare_extents(FileSystem& files, const std::string& folder
     first = last;
   }
   return kept;
-}
-
-/// Ranges that overlap or touch become one.
-std::vector<Window> united(std::vector<Window> ranges) {
-  std::sort(ranges.begin(), ranges.end(),
-            [](const Window& a, const Window& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
-  std::vector<Window> result;
-  for (const Window& next : ranges) {
-    if (!result.empty() && result.back().file == next.file && next.begin <= result.back().end)
-      result.back().end = std::max(result.back().end, next.end);
-    else
-      result.push_back(next);
-  }
-  return result;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "families/name_pattern.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "unshard/error.h"
 
@@ -33,6 +34,12 @@ bool capture(Captures& captures, const std::string& variable, std::string_view v
 bool is_computed(std::string_view variable) {
   return std::any_of(variable.begin(), variable.end(),
                      [](char c) { return c == ' ' || c == '+' || c == '*' || c == '/' || c == '-' || c == '('; });
+}
+
+std::uint64_t number_of(std::string_view digits) {
+  std::uint64_t value = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  return value;
 }
 
 const std::string* find_capture(const Captures& captures, std::string_view variable) {

@@ -3,6 +3,7 @@
 // the latter. `{num_hidden_layers + k}`, which is no plain word, is computed: it stands for the number that the expression gives.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ using Captures = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] bool is_computed(std::string_view variable);
 
 [[nodiscard]] const std::string* find_capture(const Captures& captures, std::string_view variable);
+
+/// Local, pure. The number that a variable stands for: at most 18 digits. A text that is no number is 0.
+[[nodiscard]] std::uint64_t number_of(std::string_view digits);
 
 class NamePattern {
  public:

@@ -1,7 +1,6 @@
 #include "families/rules.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "checked_math.h"
 #include "unshard/error.h"
@@ -10,12 +9,6 @@ namespace unshard {
 namespace {
 
 constexpr std::uint64_t most_pieces = 1'000'000;
-
-std::uint64_t number_of(const std::string& digits) {
-  std::uint64_t value = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), value);  // digits of a pattern's number: at most 18
-  return value;
-}
 
 /// Calls `visit` for every combination of indices of the piece's named axes, the last one running fastest.
 template <class Visit>

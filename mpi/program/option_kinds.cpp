@@ -12,9 +12,9 @@ void need_text(const std::string& option, const std::string& value) {
   if (value.empty()) refuse(option + " needs a value");
 }
 
-void need(std::initializer_list<std::pair<const char*, bool>> options) {
+void need(const std::string& command, std::initializer_list<std::pair<const char*, bool>> options) {
   for (const auto& [name, given] : options) {
-    if (!given) refuse(std::string(name) + " is required; see unshard --help");
+    if (!given) refuse(std::string(name) + " is required; see unshard " + command + " --help");
   }
 }
 

@@ -40,7 +40,7 @@ void check_choice(const std::string& option, const std::string& value, const Kno
 void need_text(const std::string& option, const std::string& value);
 
 /// What a command can't do without. Not CLI11's own check: that comes before the one for unknown words, and would hide a misspelt name.
-void need(std::initializer_list<std::pair<const char*, bool>> options);
+void need(const std::string& command, std::initializer_list<std::pair<const char*, bool>> options);
 
 /// An option with one text, which must not be empty.
 CLI::Option* add_text(CLI::App& app, const std::string& names, std::string& to, const std::string& help);

@@ -40,9 +40,9 @@ void add_merge_lora(CLI::App& root, CommandLine& line, const Abilities& abilitie
     const MergeOptions& given = options.merge;
     check_writing(app, given, line.notes);
     if (options.writes_adapter) check_writing_adapter(app);
-    need({{"--base-model", !given.input.local_dirs.empty()},
-          {"--lora-adapter", !given.adapters.empty()},
-          {"--target-dir", !given.target_dir.empty()}});
+    need("merge-lora", {{"--base-model", !given.input.local_dirs.empty()},
+                        {"--lora-adapter", !given.adapters.empty()},
+                        {"--target-dir", !given.target_dir.empty()}});
     const bool weighted = options.method == Method::weighted;
     if (weighted != !options.weights.empty())
       refuse(weighted ? "--merge-method weighted needs --adapter-weights, one number for each adapter"
@@ -98,12 +98,12 @@ void check_extract_lora(const ExtractLoraOptions& options) {
   const bool from_checkpoint = !options.merge.input.local_dirs.empty();
   if (from_checkpoint == !options.finetuned.empty())
     refuse("extract-lora needs one of --local-dir and --finetuned; see unshard extract-lora --help");
-  need({{"--target-dir", !options.merge.target_dir.empty()}});
+  need("extract-lora", {{"--target-dir", !options.merge.target_dir.empty()}});
   if (from_checkpoint) {
     if (options.rank != 0) refuse("--rank goes with --finetuned: adapters in a checkpoint have the rank that they were trained with");
     return;
   }
-  need({{"--base-model", !options.base_model.empty()}, {"--rank", options.rank != 0}});
+  need("extract-lora", {{"--base-model", !options.base_model.empty()}, {"--rank", options.rank != 0}});
   if (options.merge.lora_alpha) refuse("--lora-alpha goes with --local-dir: by --finetuned the scale is 1");
   const MergeOptions& merge = options.merge;
   if (!merge.map.model_type.empty() || !merge.hf_config.empty() || !merge.custom_mapping_path.empty() || !merge.config_overrides.empty())
@@ -141,7 +141,7 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   MergeOptions& merge = line.merge;
   app.callback([&line, &app] {
     check_writing(app, line.merge, line.notes);
-    need({{"--local-dir", !line.merge.input.local_dirs.empty()}, {"--target-dir", !line.merge.target_dir.empty()}});
+    need("merge", {{"--local-dir", !line.merge.input.local_dirs.empty()}, {"--target-dir", !line.merge.target_dir.empty()}});
     line.command = Command::merge;
   });
   add_input(app, merge.input, abilities);
@@ -162,7 +162,7 @@ void add_merge(CLI::App& root, CommandLine& line, const Abilities& abilities) {
 void add_check(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("check", "is the checkpoint complete? reads headers only");
   app.callback([&line] {
-    need({{"--local-dir", !line.check.input.local_dirs.empty()}});
+    need("check", {{"--local-dir", !line.check.input.local_dirs.empty()}});
     line.command = Command::check;
   });
   add_input(app, line.check.input, abilities);
@@ -185,7 +185,7 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
   CLI::App& app = *root.add_subcommand("test", "compare a model folder, or the shards, with a reference");
   TestOptions& test = line.test;
   app.callback([&line, &app] {
-    need({{"--test-hf-dir", !line.test.test_hf_dir.empty()}});
+    need("test", {{"--test-hf-dir", !line.test.test_hf_dir.empty()}});
     line.command = Command::test;
     line.test.all_tensors = line.json;
     check_tolerance(line.test.tolerance);

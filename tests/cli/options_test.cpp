@@ -167,6 +167,13 @@ TEST(Help, IsText) {
   EXPECT_NE(merge.help.find("--max-shard-size"), std::string::npos);
 }
 
+TEST(Usage, WhatIsMissingIsNamedWithTheHelpOfTheCommand) {
+  for (const char* command : {"merge", "check", "test --merged-dir x", "merge-lora", "extract-lora --local-dir a"}) {
+    const std::string name = words(command).front();
+    expect_usage(command, " is required; see unshard " + name + " --help");
+  }
+}
+
 TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
   expect_usage("", "command");
   expect_usage("bogus", "'bogus'");

@@ -6,7 +6,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
 #include <utility>
+
+#include "unshard/error.h"
 
 namespace unshard {
 namespace {
@@ -90,13 +93,30 @@ std::string rounds_text(const Plan& plan) {
   return text.empty() ? "0" : text;
 }
 
+/// Who reads, for people and in JSON.
+struct ReadersText {
+  std::string_view line, json;
+};
+
+ReadersText text_of(Readers readers) {
+  switch (readers) {
+    case Readers::owners:
+      return {"each rank what it writes", "owners"};
+    case Readers::sharing:
+      return {"each rank what it writes, from files that one rank opens and passes on", "owners that share open files"};
+    case Readers::homes:
+      return {"one rank for each shard", "home ranks"};
+  }
+  throw Error(ErrorCode::internal, "no text for these readers");
+}
+
 std::vector<std::string> needs_lines(const MoveNeeds& needs) {
   std::vector<std::string> lines;
-  lines.push_back(std::string("Reading: ") + (needs.home_readers ? "one rank for each shard" : "each rank what it writes") + "; " +
-                  std::to_string(needs.read_bytes) + " bytes, " + std::to_string(needs.opens) + " opens of shards, at most " +
-                  std::to_string(needs.most_opens) + " by one rank (headers included)");
+  lines.push_back("Reading: " + std::string(text_of(needs.readers).line) + "; " + std::to_string(needs.read_bytes) + " bytes, " +
+                  std::to_string(needs.opens) + " opens of shards, at most " + std::to_string(needs.most_opens) +
+                  " by one rank (headers included)");
   lines.push_back("Exchange: " + counted(needs.messages, "message") + ", " + std::to_string(needs.exchanged_bytes) + " bytes");
-  if (needs.other_ranks) lines.push_back("  (as if the ranks were on one node that sees every shard: other ranks run now)");
+  if (needs.other_ranks) lines.push_back("  (as if every rank saw every shard and opened its files itself: other ranks run now)");
   return lines;
 }
 
@@ -160,12 +180,12 @@ std::string dry_run_json(const Targets& targets, const Plan& plan, std::uint64_t
   json["step_bytes"] = plan.step_bytes;
   json["bytes_by_rank"] = {{"least", balance.least}, {"mean", balance.mean}, {"most", balance.most}, {"balance", balance.ratio()}};
   if (needs) {
-    json["move"] = {{"readers", needs->home_readers ? "home ranks" : "owners"},
+    json["move"] = {{"readers", text_of(needs->readers).json},
                     {"read_bytes", needs->read_bytes},
                     {"opens", {{"all", needs->opens}, {"most_of_a_rank", needs->most_opens}}},
                     {"messages", needs->messages},
                     {"exchanged_bytes", needs->exchanged_bytes},
-                    {"as_on_one_node", needs->other_ranks}};
+                    {"other_ranks", needs->other_ranks}};
   }
   json["buffer_bytes_by_rank"] = buffer_bytes;
   return json.dump();

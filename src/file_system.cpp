@@ -1,5 +1,6 @@
 #include "unshard/file_system.h"
 
+#include "descriptor.h"
 #include "unshard/error.h"
 
 namespace unshard {
@@ -14,6 +15,11 @@ class NoLock final : public FileLock {
 
 LockAttempt FileSystem::try_lock(const std::string&) {
   return {LockOutcome::held, std::make_unique<NoLock>()};
+}
+
+std::unique_ptr<File> FileSystem::adopt(int descriptor, const std::string& path) {
+  const Descriptor taken(descriptor);
+  throw Error(ErrorCode::internal, printable(path, 4096) + ": a file of another process was given to a disk that has none");
 }
 
 bool FileSystem::is_nfs(const std::string&) {

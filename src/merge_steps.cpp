@@ -5,6 +5,7 @@
 
 #include "dry_run.h"
 #include "kept_split.h"
+#include "pass_files.h"
 #include "steps.h"
 #include "unshard/agree.h"
 #include "unshard/output_format.h"
@@ -72,6 +73,7 @@ MoveOptions move_options(const Session& session, const MergeOptions& options) {
   MoveOptions move;
   move.io = options.io;
   move.threads = options.input.threads;
+  move.open_files = most_open_files();
   move.buffer_bytes = limits_of(session, options.input).buffer_bytes;
   move.mpi_hints = options.mpi_hints;
   move.progress = [&log = session.log](std::uint64_t bytes) { log.add_progress(bytes); };
@@ -89,6 +91,19 @@ void require_enough_buffer(const Session& session, const Targets& targets, const
                                     std::to_string(least) + " bytes are needed");
 }
 
+namespace {
+
+/// Collective. Decides who reads; files that ranks share are passed on here.
+bool home_ranks_read(const Session& session, FileCache& files, const Source& source, const ChunkTable& chunks, std::size_t open_files) {
+  const Readers readers = readers_for(read_facts(session.comm, source, chunks, open_files));
+  if (readers != Readers::sharing) return readers == Readers::homes;
+  const auto failure = attempt([&] { pass_files_on(session.comm, files, source); });  // the same on every rank
+  if (failure) session.log.line("note: one rank reads each shard and sends to the others: " + std::string(failure->what()));
+  return failure.has_value();
+}
+
+}  // namespace
+
 MoveReport move_and_verify(const Session& session, FileCache& files, const Source& source, Catalog& catalog, const Mapping& mapping,
                            const Plan& plan, const TargetFolder& target, const MergeOptions& options, Journal* journal, StepTimes& times) {
   times.enter("move");
@@ -97,7 +112,7 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   MoveOptions move_with = move_options(session, options);
   if (journal != nullptr) move_with.written = [journal](const Extent& extent) { journal->add(extent); };
   move_with.read_back = options.verify && share_page_cache(session.comm, target.blind);
-  move_with.home_readers = home_ranks_read(read_facts(session.comm, source, chunks));
+  move_with.home_readers = home_ranks_read(session, files, source, chunks, move_with.open_files);
   std::uint64_t total_bytes = 0;
   for (const std::uint64_t bytes : bytes_by_rank(plan)) total_bytes += bytes;
   session.log.begin_progress("Merging", total_bytes);

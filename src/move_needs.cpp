@@ -57,7 +57,7 @@ class Counting {
   }
 
   /// Collective.
-  [[nodiscard]] bool home_ranks_would_read() const {
+  [[nodiscard]] Readers would_read() const {
     const OwnerReads all = collectively(comm_, "plan", [&] {
       OwnerReads sum;
       for (int rank = first_; rank < end_; ++rank) {
@@ -67,15 +67,16 @@ class Counting {
         sum.opens += own.opens;
         sum.see_all = sum.see_all && own.see_all;
       }
+      sum.can_share = plan_.ranks == comm_.size() && can_share(places_, source_, options_.open_files);
       return sum;
     });
-    return home_ranks_read(united(comm_, source_, all));
+    return readers_for(united(comm_, source_, all));
   }
 
   /// Collective.
-  MoveNeeds needs(bool home_readers) {
+  MoveNeeds needs(Readers readers) {
     MoveOptions options = options_;
-    options.home_readers = home_readers && plan_.ranks > 1;
+    options.home_readers = readers == Readers::homes && plan_.ranks > 1;
     Counts counts;
     if (needs_rounds(plan_, places_, options)) {
       for (std::uint32_t wave = 0; wave < plan_.wave_count; ++wave) counts.add(wave_in_rounds(wave, options.home_readers));
@@ -83,7 +84,7 @@ class Counting {
       counts = collectively(comm_, "plan", [&] { return directly(); });
     }
     MoveNeeds needs;
-    needs.home_readers = options.home_readers;
+    needs.readers = plan_.ranks > 1 ? readers : Readers::owners;
     needs.other_ranks = plan_.ranks != comm_.size();
     needs.read_bytes = comm_.reduce_all(counts.read_bytes, Reduction::sum);
     needs.messages = comm_.reduce_all(counts.messages, Reduction::sum);
@@ -93,12 +94,14 @@ class Counting {
   }
 
  private:
-  /// Opens for headers: one of each file, by its home rank, which has it open when it reads; and one for each further reader.
+  /// Opens for headers: one of each file, by its home rank, which has it open when it reads; and one for each further reader, unless it is
+  /// given the open file.
   void set_opens(MoveNeeds& needs) const {
     std::uint64_t further = 0, most = 0;
     for (int rank = first_; rank < end_; ++rank) {
       const std::set<FileId>& files = read_by_[static_cast<std::size_t>(rank - first_)];
-      const std::uint64_t own = owner_reads(places_, rank, source_, home_, {files.begin(), files.end()}).opens;
+      const bool shared = needs.readers == Readers::sharing;
+      const std::uint64_t own = shared ? 0 : owner_reads(places_, rank, source_, home_, {files.begin(), files.end()}).opens;
       most = std::max(most, own + static_cast<std::uint64_t>(std::count(home_.begin(), home_.end(), rank)));
       further += own;
     }
@@ -227,9 +230,9 @@ class Counting {
 }  // namespace
 
 MoveNeeds move_needs(Comm& comm, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
-                     const MoveOptions& options, std::optional<bool> home_readers) {
+                     const MoveOptions& options, std::optional<Readers> readers) {
   Counting counting(comm, source, catalog, targets, plan, options);
-  return counting.needs(home_readers ? *home_readers : counting.home_ranks_would_read());
+  return counting.needs(readers ? *readers : counting.would_read());
 }
 
 }  // namespace unshard

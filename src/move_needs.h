@@ -15,8 +15,8 @@ namespace unshard {
 
 /// Of all ranks of the plan together.
 struct MoveNeeds {
-  bool home_readers = false;          ///< who reads: home ranks, or the owners
-  bool other_ranks = false;           ///< the ranks of the plan are not those of the job: they count as on one node that sees every file
+  Readers readers = Readers::owners;
+  bool other_ranks = false;           ///< the ranks of the plan are not those of the job: they count as seeing every file, sharing none
   std::uint64_t opens = 0;            ///< of shard files, those for the headers included
   std::uint64_t most_opens = 0;       ///< of one rank
   std::uint64_t read_bytes = 0;       ///< of shards, gaps included that are read with what lies around them
@@ -24,10 +24,10 @@ struct MoveNeeds {
   std::uint64_t exchanged_bytes = 0;  ///< in those messages
 };
 
-/// Collective. Follows the same choices as move(): who reads (home_ranks_read, unless `home_readers` says it), the budget, steps, pieces,
+/// Collective. Follows the same choices as move(): who reads (readers_for, unless `readers` says it), the budget, steps, pieces,
 /// reads. `options.home_readers` is not looked at. Every rank counts for some ranks of the plan, and gets the chunk records of those only.
 /// The same on every rank. Throws Error(usage) where move() would for want of buffers.
 [[nodiscard]] MoveNeeds move_needs(Comm& comm, const Source& source, const Catalog& catalog, const Targets& targets, const Plan& plan,
-                                   const MoveOptions& options, std::optional<bool> home_readers = {});
+                                   const MoveOptions& options, std::optional<Readers> readers = {});
 
 }  // namespace unshard

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <system_error>
 
+#include "descriptor.h"
 #include "unshard/error.h"
 #include "unshard/file_system.h"
 
@@ -27,16 +28,18 @@ namespace {
 
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, int descriptor, bool writable, std::shared_ptr<IoCounters> counters)
-      : path_(std::move(path)), descriptor_(descriptor), writable_(writable), counters_(std::move(counters)) {
+  PosixFile(std::string path, Descriptor descriptor, bool writable, std::shared_ptr<IoCounters> counters)
+      : path_(std::move(path)),
+        open_(std::move(descriptor)),
+        descriptor_(open_.number()),
+        writable_(writable),
+        counters_(std::move(counters)) {
     size_bytes_ = current_size();
     takes_turns_ = writable && !takes_parallel_writes();
   }
-  ~PosixFile() override { ::close(descriptor_); }  // written data was synced, or the file is given up
-  PosixFile(const PosixFile&) = delete;
-  PosixFile& operator=(const PosixFile&) = delete;
 
   [[nodiscard]] const std::string& path() const override { return path_; }
+  [[nodiscard]] int descriptor() const override { return descriptor_; }
   [[nodiscard]] std::uint64_t size() const override { return writable_ ? current_size() : size_bytes_; }
 
   void read_at(std::uint64_t position, std::span<std::byte> to) override {
@@ -124,6 +127,7 @@ class PosixFile final : public File {
   }
 
   std::string path_;
+  Descriptor open_;  // closed without a look at the result: written data was synced, or the file is given up
   int descriptor_;
   bool writable_;
   std::uint64_t size_bytes_ = 0;
@@ -181,7 +185,7 @@ class PosixFileSystem final : public FileSystem {
   std::unique_ptr<File> open_for_reading(const std::string& path) override {
     // A named pipe in place of a shard must not block the job.
     const int descriptor = open_descriptor(path, O_RDONLY | O_NONBLOCK, "opening for reading failed");
-    auto file = std::make_unique<PosixFile>(path, descriptor, false, counters_);
+    auto file = std::make_unique<PosixFile>(path, Descriptor(descriptor), false, counters_);
     struct stat status {};
     if (::fstat(descriptor, &status) == 0 && !S_ISREG(status.st_mode)) {
       const std::string kind = S_ISDIR(status.st_mode) ? "a folder" : "not a regular file";
@@ -191,10 +195,14 @@ class PosixFileSystem final : public FileSystem {
     return file;
   }
 
+  std::unique_ptr<File> adopt(int descriptor, const std::string& path) override {
+    return std::make_unique<PosixFile>(path, Descriptor(descriptor), false, counters_);
+  }
+
   std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override {
     // In a folder that others may write into (/tmp, scratch) a link may lead to a file of this user.
     const int flags = O_RDWR | O_NOFOLLOW | (create ? O_CREAT | O_TRUNC : 0);
-    return std::make_unique<PosixFile>(path, open_descriptor(path, flags, "opening for writing failed"), true, counters_);
+    return std::make_unique<PosixFile>(path, Descriptor(open_descriptor(path, flags, "opening for writing failed")), true, counters_);
   }
 
   std::optional<FileStatus> status(const std::string& path) override {

@@ -13,7 +13,11 @@ namespace unshard {
 struct OwnerReads {
   std::uint64_t opens = 0;  ///< besides those for headers
   bool see_all = true;
+  bool can_share = false;  ///< ReadFacts::can_share, as far as these ranks know
 };
+
+/// Local, pure. Whether ranks in these places share open files, one of them with room for so many.
+[[nodiscard]] bool can_share(const RankPlaces& places, const Source& source, std::size_t open_files);
 
 /// Local, pure. `needed`: files that `rank` needs, in any order, any number of times. `header_readers`: by file.
 [[nodiscard]] OwnerReads owner_reads(const RankPlaces& places, int rank, const Source& source, const std::vector<int>& header_readers,

@@ -34,6 +34,8 @@ class File {
  public:
   virtual ~File() = default;
   [[nodiscard]] virtual const std::string& path() const = 0;
+  /// Stays the file's own; another process may be given it (FileSystem::adopt). -1 where the kernel knows nothing of this file.
+  [[nodiscard]] virtual int descriptor() const { return -1; }
   /// As it was when opened (for reading) or is now (for writing).
   [[nodiscard]] virtual std::uint64_t size() const = 0;
   /// Fills `to`. Throws Error(bad_input) naming both sizes when the file ends before; Error(io) when the read fails.
@@ -76,6 +78,8 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   [[nodiscard]] virtual std::unique_ptr<File> open_for_reading(const std::string& path) = 0;
+  /// A file for reading that another process has opened. Takes the descriptor over, also when it throws, as it does by default.
+  [[nodiscard]] virtual std::unique_ptr<File> adopt(int descriptor, const std::string& path);
   /// Opens for reading and writing; `create` makes the file or truncates it. A link in the last place of the path is not followed.
   [[nodiscard]] virtual std::unique_ptr<File> open_for_writing(const std::string& path, bool create) = 0;
   /// None when nothing is there (or a dead link, or a link to itself).

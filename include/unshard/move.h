@@ -42,7 +42,8 @@ struct MoveOptions {
   IoMode io = IoMode::automatic;
   int threads = 4;                                        ///< I/O threads of this rank
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  ///< bound of all buffers of this rank together
-  bool home_readers = false;  ///< each shard is read by one rank that sees it and sent to the owners; else owners read
+  std::size_t open_files = 0;  ///< shards that this rank may have open at the same time: whether ranks can share them
+  bool home_readers = false;   ///< each shard is read by one rank that sees it and sent to the owners; else owners read
   bool read_back = false;  ///< a rank reads back and compares what it has written, as it goes; only where no file is written collectively
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)>
@@ -71,14 +72,22 @@ struct ReadFacts {
   std::uint64_t files = 0;            ///< of the source
   std::uint64_t opens_by_owners = 0;  ///< of all ranks together, those for the headers included, if every rank reads what it needs
   bool owners_see_all = true;         ///< every rank runs on a node that sees the files that it needs
+  bool can_share = false;             ///< all ranks run on one node, and each may have every file open at the same time
 };
 
-/// Collective. `chunks`: what send_chunks returned.
-[[nodiscard]] ReadFacts read_facts(Comm& comm, const Source& source, const ChunkTable& chunks);
+/// Who reads the shards.
+enum class Readers : std::uint8_t {
+  owners,   ///< of the output: each opens the files that it needs
+  sharing,  ///< the same, but a file is opened by one rank, which passes it on to the others (pass_files.h)
+  homes,    ///< of each file one rank, which sends to the owners (MoveOptions::home_readers)
+};
 
-/// Local, pure. Whether MoveOptions::home_readers is to be set: owners do not see all that they need, or would open files more than twice
-/// on average. Home ranks open each file once, and send: on a shared file system that is only worth it to spare its metadata servers.
-[[nodiscard]] bool home_ranks_read(const ReadFacts& facts);
+/// Collective. `chunks`: what send_chunks returned. `open_files`: that this rank may have open at the same time.
+[[nodiscard]] ReadFacts read_facts(Comm& comm, const Source& source, const ChunkTable& chunks, std::size_t open_files);
+
+/// Local, pure. Owners, unless they do not see all that they need, or would open files more than twice on average; if files can't be shared
+/// then, home ranks: on a shared file system sending is only worth it to spare its metadata servers.
+[[nodiscard]] Readers readers_for(const ReadFacts& facts);
 
 /// Local, pure. Whether all ranks that see the target (those not in `blind`, sorted) run on one node. What any of them reads back comes
 /// from the same page cache then, so that each may do it for itself (MoveOptions::read_back); else verify() lets another node read.

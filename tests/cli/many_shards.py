@@ -33,6 +33,26 @@ def write_many_shards(folder, count):
     return contents
 
 
+def write_row_shards(folder, count, tensors=12, columns=512, rows=16):
+    """Files of `count` ranks (DCP's HuggingFaceStorageWriter), each with some rows of every tensor, 1 MiB a tensor for 32 ranks; returns {name: its bytes}."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    size = rows * columns * 4
+    contents = {f"block.{i}.weight": b"" for i in range(tensors)}
+    for rank in range(count):
+        header, data = {}, b""
+        for i, name in enumerate(contents):
+            header[name] = {"dtype": "F32", "shape": [rows, columns], "data_offsets": [i * size, (i + 1) * size]}
+            piece = struct.pack("<2f", rank, i) * (size // 8)
+            contents[name] += piece
+            data += piece
+        sharding = {name: {"saved_offsets": [rank * rows, 0]} for name in contents}
+        header["__metadata__"] = {"DCP_SHARDING_INFO": json.dumps(sharding), "DCP_VERSION": "1.0", "format": "pt"}
+        text = json.dumps(header).encode()
+        (folder / f"shard-{rank + 1:05}-model-00001-of-00001.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return contents
+
+
 def read_safetensors(path):
     """{name: its bytes}"""
     data = path.read_bytes()

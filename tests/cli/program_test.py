@@ -20,7 +20,7 @@ import unittest
 from pathlib import Path
 
 from large_checkpoint import write_large_checkpoint
-from many_shards import read_safetensors, write_many_shards, write_sparse_model
+from many_shards import read_safetensors, write_many_shards, write_row_shards, write_sparse_model
 
 OPTIONS = argparse.Namespace()
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "SLURM_")
@@ -36,7 +36,8 @@ def environment(**extra):
 class Run:
     """One run of the program: `lines` are its error lines, without what the launcher adds."""
 
-    def __init__(self, arguments, ranks=0, timeout=60, **extra):
+    def __init__(self, arguments, ranks=0, timeout=60, within=(), **extra):
+        """`within`: a command that ends by becoming the program whose arguments follow."""
         self.started = time.monotonic()
         self.ranks = ranks
         preload = {"LD_PRELOAD": OPTIONS.faults} if "FAULT" in extra else {}
@@ -46,7 +47,7 @@ class Run:
         variables = environment(**extra) if ranks else environment(**preload, **extra)
         if ranks and preload:  # into the ranks only: the launcher itself stays as it is
             launcher[launcher.index("LD_PRELOAD")] = "LD_PRELOAD=" + OPTIONS.faults
-        self.process = subprocess.Popen(launcher + [OPTIONS.unshard, *map(str, arguments)], env=variables, text=True,
+        self.process = subprocess.Popen([*launcher, *within, OPTIONS.unshard, *map(str, arguments)], env=variables, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
         self.timeout = timeout
 
@@ -193,6 +194,18 @@ class Input(ProgramTest):
                 self.expect_error(result, 2, str(case / "hf"))
         self.assertEqual({path: path.read_bytes() for path in case.rglob("*") if path.is_file()}, before)
 
+    def test_shards_that_are_links_into_the_target_are_not_removed_with_it(self):
+        old = shutil.copytree(self.input, self.target)
+        linked = shutil.copytree(self.input, self.folder / "linked")
+        for path in linked.glob("model_world_size_*"):
+            path.unlink()
+            path.symlink_to(old / path.name)
+        for ranks in RANKS:
+            with self.subTest(ranks=ranks):
+                result = run(["merge", "--local-dir", linked, "--target-dir", old, "--overwrite"], ranks)
+                self.expect_error(result, 2, "model_world_size_2_rank_", "lies inside the target folder")
+        self.assertEqual(sorted(path.name for path in old.iterdir()), sorted(path.name for path in self.input.iterdir()))
+
     def test_a_report_may_lie_in_the_model_folder(self):
         self.assertEqual(self.merge(2, "--report", self.target / "report.json").code, 0)
         json.loads((self.target / "report.json").read_text())
@@ -240,6 +253,25 @@ class Input(ProgramTest):
             self.assertEqual(content, first)
             shutil.rmtree(self.target)
 
+
+    def test_ranks_of_one_node_share_open_files_instead_of_sending(self):
+        self.input = self.folder / "input"
+        write_large_checkpoint(self.input)
+        counts = {}
+        for ranks in (1, 3, 4):
+            command = ["merge", "--local-dir", self.input, "--target-dir", self.target, "--json"]
+            plan = json.loads(run([*command, "--dry-run"], ranks).out)["move"]
+            result = run(command, ranks)
+            self.assertEqual(result.code, 0, result.err)
+            counts[ranks] = (plan, json.loads(result.out)["ranks"], (self.target / "model.safetensors").read_bytes())
+            shutil.rmtree(self.target)
+        for ranks in (3, 4):
+            with self.subTest(ranks=ranks):
+                plan, by_rank, model = counts[ranks]
+                self.assertEqual((plan["readers"], plan["opens"]["all"], plan["exchanged_bytes"]), ("owners that share open files", 1, 0))
+                self.assertEqual(sum(rank["exchanged_bytes"] for rank in by_rank), 0)
+                self.assertGreater(min(rank["read_bytes"] for rank in by_rank), 0)
+                self.assertEqual(model, counts[1][2])
 
     def test_a_place_that_can_not_be_written_is_found_out_before_work(self):
         """As on a read-only mount: also root can't make files in /proc/sys."""
@@ -384,14 +416,28 @@ class Faults(FaultyTest):
                 with self.subTest(ranks=ranks, rank=rank, fault=fault):
                     # A rank reads headers in a few calls, and writes and reads its share of 9 MB in at least 8.
                     result = self.merge(ranks, "--io", "posix", FAULT=fault, FAULT_RANK=str(rank), FAULT_PATH=path, FAULT_AFTER="6")
-                    if fault == "read-eio" and result.code == 0:
-                        self.assertGreater(ranks, 2, "all that read for themselves must have failed")  # home ranks read: this one has nothing to read
-                        shutil.rmtree(self.target)
-                        continue
                     self.expect_failed_merge(result, code, path)
                     if fault == "write-enospc":
                         self.assertIn("free space", result.lines[0])
         self.expect_that_it_works_now(2)
+
+    def test_a_disk_that_fails_a_rank_which_reads_for_others(self):
+        """More shards than ranks may share as open files: each is read by one rank, which sends."""
+        self.input = self.folder / "shards"
+        contents = write_row_shards(self.input, 32)
+        limited = ["sh", "-c", 'ulimit -n 80; exec "$@"', "sh"]
+        for rank in range(4):
+            with self.subTest(rank=rank):  # each reads the headers of 8 files first, 4 times each
+                faulty = {"FAULT_RANK": str(rank), "FAULT_PATH": "/shard-0", "FAULT_AFTER": "40", "within": limited}
+                self.expect_failed_merge(self.merge(4, FAULT="read-eio", **faulty), 5, "move: ", "shard-0")
+                killed = self.merge(4, FAULT="read-kill", **faulty)
+                self.assertNotEqual(killed.code, 0)
+                self.assertLess(killed.seconds, 10)
+                self.assertFalse(self.target.exists())
+        result = self.merge(4, "--verbose", within=limited)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertRegex(result.err, "exchanged [1-9]")
+        self.assertEqual(read_safetensors(self.target / "model.safetensors"), contents)
 
     def test_a_device_that_refuses_what_was_written(self):
         for ranks, io in ((0, "posix"), (2, "posix"), (3, "collective")):
@@ -522,7 +568,8 @@ class Limits(ProgramTest):
                 self.assertEqual(read_safetensors(self.target / "model.safetensors"), names)
                 shutil.rmtree(self.target)
 
-    def test_a_model_that_is_larger_than_the_memory_that_the_job_may_use(self):
+    def put_large_model(self, size):
+        """On a disk, of whose pages a job can be rid. Returns the size of the model's file."""
         if not OPTIONS.faults:
             self.skipTest("a sanitizer's own memory, which comes with no library of faults, would be counted too")
         self.folder = Path(tempfile.mkdtemp(prefix="unshard_cli_", dir=Path.cwd()))  # /tmp may be in memory itself
@@ -530,13 +577,36 @@ class Limits(ProgramTest):
         if subprocess.run(["stat", "--file-system", "--format=%T", self.folder], check=True, text=True, stdout=subprocess.PIPE).stdout.strip() == "tmpfs":
             self.skipTest("the pages of files in a tmpfs are memory that the job uses")
         self.input, self.target = self.folder / "input", self.folder / "model"
-        size = write_sparse_model(self.input, 400 << 20)
-        in_cgroup = Path(__file__).resolve().parents[2] / "bench" / "in_cgroup.sh"
-        command = [in_cgroup, str(80 << 20), OPTIONS.unshard, "merge", "--local-dir", self.input, "--target-dir", self.target, "--buffer-size", "16MiB"]
+        return write_sparse_model(self.input, size)
+
+    def run_in_cgroup(self, launcher, limit, *more):
+        """`launcher` may end in a shell's script that puts only some ranks into the cgroup."""
+        in_cgroup = [Path(__file__).resolve().parents[2] / "bench" / "in_cgroup.sh", str(limit)]
+        command = launcher + in_cgroup + [OPTIONS.unshard, "merge", "--local-dir", self.input, "--target-dir", self.target, *more]
         result = subprocess.run(list(map(str, command)), env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, check=False)
-        if result.returncode == 77:
+        if "no cgroup may be made" in result.stderr:
             self.skipTest("no cgroup may be made")
+        return result
+
+    def test_a_model_that_is_larger_than_the_memory_that_the_job_may_use(self):
+        size = self.put_large_model(400 << 20)
+        result = self.run_in_cgroup([], 80 << 20, "--buffer-size", "16MiB")
         self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual((self.target / "model.safetensors").stat().st_size, size)
+
+    def test_a_rank_that_is_killed_for_its_memory_ends_the_others(self):
+        size = self.put_large_model(100 << 20)
+        if "PMIX_RANK" not in subprocess.run(shlex.split(OPTIONS.mpirun) + ["-np", "1", "env"], env=environment(), text=True, stdout=subprocess.PIPE, check=True).stdout:
+            self.skipTest("this launcher does not tell its ranks who they are")
+        last_rank_only = 'if [ "$PMIX_RANK" = 1 ]; then exec "$@"; else shift 2; exec "$@"; fi'
+        started = time.monotonic()
+        result = self.run_in_cgroup(shlex.split(OPTIONS.mpirun) + ["-np", "2", "sh", "-c", last_rank_only, "sh"], 16 << 20, "--io", "collective")
+        self.assertNotEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, r"oom_kill 1\b")
+        self.assertLess(time.monotonic() - started, 10)
+        self.assertFalse(self.target.exists())
+        self.assertTrue(list(self.folder.glob("model.unshard-partial/*.part")), "it was killed before it wrote")
+        self.assertEqual(self.merge(2).code, 0)
         self.assertEqual((self.target / "model.safetensors").stat().st_size, size)
 
     def test_more_ranks_than_tensors(self):

@@ -138,7 +138,8 @@ std::string moved(const StoredModel& stored, const Targets& targets, Setting set
     FileCache sources(disk, model.source);
     const Catalog catalog = model.catalog_of(comm.rank(), comm.size());
     const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
-    const MoveNeeds needs = move_needs(comm, model.source, catalog, targets, plan, setting.move, setting.move.home_readers);
+    const MoveNeeds needs =
+        move_needs(comm, model.source, catalog, targets, plan, setting.move, setting.move.home_readers ? Readers::homes : Readers::owners);
     expect_as_foreseen(comm, needs, move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", setting.move));
   });
   return disk.content("/out/" + partial_name(file)).substr(header_bytes);

@@ -318,7 +318,8 @@ bool run_once(std::uint64_t seed) {
     MemoryFileSystem& files = *views[comm.node_of(comm.rank())];
     FileCache sources(files, model.source);
     const Catalog catalog = model.catalog_of(comm.rank(), comm.size());
-    const MoveNeeds needs = move_needs(comm, model.source, catalog, targets, plan, setting.move, setting.move.home_readers);
+    const MoveNeeds needs =
+        move_needs(comm, model.source, catalog, targets, plan, setting.move, setting.move.home_readers ? Readers::homes : Readers::owners);
     const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
     const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", setting.move);
     EXPECT_EQ(report.written_bytes, bytes_by_rank(plan)[comm.rank()]);

@@ -53,7 +53,8 @@ class Job {
       FileCache sources(files, model.source);
       const Catalog catalog = model.catalog_of(comm.rank(), ranks);
       if (headers_first) read_headers(comm, sources);
-      const MoveNeeds here = move_needs(comm, model.source, catalog, targets, plan, options, options.home_readers);
+      const MoveNeeds here =
+          move_needs(comm, model.source, catalog, targets, plan, options, options.home_readers ? Readers::homes : Readers::owners);
       if (comm.rank() == 0) needs = here;
       const ChunkTable chunks = send_chunks(comm, catalog, targets, plan);
       const MoveReport report = move(comm, sources, model.source, catalog, targets, plan, chunks, disk, "/out", options);
@@ -284,7 +285,8 @@ TEST(Needs, DoNotDependOnWhoCountsThem) {
     for (int size = 1; size <= 7; ++size) {
       run_ranks(size, {}, [&](Comm& comm) {
         const Catalog catalog = job.model.catalog_of(comm.rank(), size);
-        const MoveNeeds needs = move_needs(comm, job.model.source, catalog, job.targets, job.plan, job.options, home_readers);
+        const MoveNeeds needs = move_needs(comm, job.model.source, catalog, job.targets, job.plan, job.options,
+                                           home_readers ? Readers::homes : Readers::owners);
         EXPECT_EQ(needs.other_ranks, size != 4);
         EXPECT_EQ(needs.opens, job.needs.opens) << size;
         EXPECT_EQ(needs.most_opens, job.needs.most_opens) << size;
@@ -338,14 +340,20 @@ TEST(Budget, NeverExceedsWhatIsGiven) {
   }
 }
 
-TEST(Readers, AreHomeRanksWhereFilesAreOutOfSightOrOpensAreMany) {
-  EXPECT_FALSE(home_ranks_read({.files = 8, .opens_by_owners = 16, .owners_see_all = true}));
-  EXPECT_TRUE(home_ranks_read({.files = 8, .opens_by_owners = 17, .owners_see_all = true}));
-  EXPECT_TRUE(home_ranks_read({.files = 8, .opens_by_owners = 8, .owners_see_all = false}));
+TEST(Readers, AreHomeRanksWhereFilesAreOutOfSightOrOpensAreManyAndCanNotBeShared) {
+  for (const bool can_share : {false, true}) {
+    const auto readers = [&](std::uint64_t opens, bool see_all) {
+      return readers_for({.files = 8, .opens_by_owners = opens, .owners_see_all = see_all, .can_share = can_share});
+    };
+    EXPECT_EQ(readers(16, true), Readers::owners);
+    EXPECT_EQ(readers(17, true), can_share ? Readers::sharing : Readers::homes);
+    EXPECT_EQ(readers(8, false), Readers::homes);
+  }
 }
 
 /// Four files; rank r needs `needed[r]` of them. Two ranks a node.
-ReadFacts facts_of(const std::vector<std::vector<std::uint32_t>>& needed, const std::vector<std::uint32_t>& nodes_of_last_file) {
+ReadFacts facts_of(const std::vector<std::vector<std::uint32_t>>& needed, const std::vector<std::uint32_t>& nodes_of_last_file,
+                   int ranks_per_node = 2, std::size_t open_files_of_last_rank = 6) {
   Source source;
   for (int f = 0; f < 4; ++f) {
     ShardFile& file = source.files.emplace_back();
@@ -355,11 +363,11 @@ ReadFacts facts_of(const std::vector<std::vector<std::uint32_t>>& needed, const 
   source.files[3].nodes = nodes_of_last_file;
   ReadFacts facts;
   InProcessOptions in_process;
-  in_process.ranks_per_node = 2;
+  in_process.ranks_per_node = ranks_per_node;
   run_ranks(static_cast<int>(needed.size()), in_process, [&](Comm& comm) {
     ChunkTable chunks;
     for (const std::uint32_t file : needed[comm.rank()]) chunks.chunks.emplace_back().file = file;
-    const ReadFacts here = read_facts(comm, source, chunks);
+    const ReadFacts here = read_facts(comm, source, chunks, comm.rank() + 1 < comm.size() ? 6 : open_files_of_last_rank);
     if (comm.rank() == 0) facts = here;
   });
   return facts;
@@ -371,6 +379,13 @@ TEST(Readers, OpensOfOwnersCountTheHeadersAndEveryFurtherFile) {
   EXPECT_EQ(own.opens_by_owners, 4U);
   EXPECT_TRUE(own.owners_see_all);
   EXPECT_EQ(facts_of({{3, 0, 1, 2, 3}, {0, 1, 2, 3}, {}, {3}}, {0, 1}).opens_by_owners, 10U);
+}
+
+TEST(Readers, ShareFilesOnOneNodeWhereEachMayHaveHalfAsManyAgainOpen) {
+  EXPECT_TRUE(facts_of({{0}, {1}, {2}, {3}}, {0}, 4).can_share);
+  EXPECT_FALSE(facts_of({{0}, {1}, {2}, {3}}, {0, 1}, 2).can_share);
+  EXPECT_FALSE(facts_of({{0}, {1}, {2}, {3}}, {0}, 4, 5).can_share);
+  EXPECT_FALSE(facts_of({{0, 1, 2, 3}}, {0}, 1).can_share);
 }
 
 TEST(Readers, OwnersMustSeeOnlyWhatTheyNeed) {

@@ -456,7 +456,8 @@ TEST(DryRun, SaysFilesBytesAndBalance) {
   const Model model = model_of({{"a", {10}}, {"b", {3, 5}}});
   const Plan plan = make_plan(model.targets, model.layout, {.ranks = 2});
   MoveNeeds needs;
-  needs.home_readers = needs.other_ranks = true;
+  needs.readers = Readers::homes;
+  needs.other_ranks = true;
   needs.opens = 7;
   needs.most_opens = 4;
   needs.read_bytes = 60;

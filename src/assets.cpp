@@ -120,8 +120,8 @@ bool is_copied(std::string_view name) {
 }
 
 /// Opens the file: what can't be read must be known before anything is written.
-Asset checked_asset(FileSystem& files, const std::string& name, const std::string& path, FileKind kind) {
-  if (kind == FileKind::other) {
+Asset checked_asset(FileSystem& files, const std::string& name, const std::string& path, const FileStatus& status) {
+  if (status.kind == FileKind::other) {
     throw Error(ErrorCode::bad_input,
                 printable(path, 4096) + ": is a link to nothing, or no regular file; repair or remove it, or choose another --hf-config");
   }
@@ -130,7 +130,7 @@ Asset checked_asset(FileSystem& files, const std::string& name, const std::strin
   } catch (const Error& error) {
     throw Error(ErrorCode::bad_input, std::string(error.what()) + "; repair or remove it, or choose another --hf-config");
   }
-  return {name, path};
+  return {name, path, status.size_bytes, status.mtime_ns};
 }
 
 void check_generation_config(FileSystem& files, const std::string& path) {
@@ -147,11 +147,11 @@ std::vector<Asset> list_assets(FileSystem& files, const std::string& config_fold
   for (const FolderEntry& entry : files.list(config_folder)) {
     const std::string path = join_path(config_folder, entry.name);
     if (entry.status.kind != FileKind::folder) {
-      if (is_copied(entry.name)) assets.push_back(checked_asset(files, entry.name, path, entry.status.kind));
+      if (is_copied(entry.name)) assets.push_back(checked_asset(files, entry.name, path, entry.status));
     } else if (entry.name == template_folder) {
       for (const FolderEntry& inner : files.list(path)) {
         if (inner.status.kind == FileKind::folder || !is_copied(inner.name)) continue;
-        assets.push_back(checked_asset(files, join_path(entry.name, inner.name), join_path(path, inner.name), inner.status.kind));
+        assets.push_back(checked_asset(files, join_path(entry.name, inner.name), join_path(path, inner.name), inner.status));
       }
     }
     if (entry.name == "generation_config.json" && entry.status.kind == FileKind::file) check_generation_config(files, path);

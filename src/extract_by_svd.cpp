@@ -8,9 +8,9 @@
 
 #include "cast.h"
 #include "command_identity.h"
-#include "input_watch.h"
 #include "crc32c.h"
 #include "families/families.h"
+#include "input_watch.h"
 #include "merge_steps.h"
 #include "report.h"
 #include "steps.h"
@@ -257,6 +257,7 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   times.enter("target");
   const std::vector<std::string> sources{options.base_model, options.finetuned};
   const TargetFolder target = check_target_folder(session.comm, session.files, merge.target_dir, sources, merge.overwrite, !merge.dry_run);
+  check_links(session, target, input.source);
   const DType dtype = merge.map.dtype.kind == DTypeChoice::Kind::fixed ? merge.map.dtype.fixed : DType::f32;
   const std::vector<std::string> classes = config.config.architectures();
   const bool is_causal = std::any_of(classes.begin(), classes.end(), [](const std::string& name) { return name.ends_with("ForCausalLM"); });
@@ -268,7 +269,8 @@ std::string extract_by_svd(const Session& session, const ExtractLoraOptions& opt
   if (merge.dry_run) return show_plan(session, mapping.targets, output.plan, merge, {});
   check_report_path(session, merge.report_path, target, {output.plan.layout.files.front().name, output.indexes.front().name}, sources);
   const std::string identity = command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, output.plan.layout, 0);
-  const OpenedPartial partial = open_partial(session.comm, session.files, target, output.plan, {identity, merge.restart, false});
+  const OpenedPartial partial =
+      open_partial(session.comm, session.files, target, output.plan, {identity, merge.restart, false, beside_identity({}, output.indexes)});
   if (is_done_already(session, partial, merge.target_dir)) {
     times.leave();
     return report_merge(session, {merge, input.source, catalog, mapping, output.plan, {}, target, times});

@@ -54,6 +54,7 @@ std::string write_adapters(const Session& session, const Input& input, InputWatc
   times.enter("target");
   const TargetFolder target =
       check_target_folder(session.comm, session.files, options.target_dir, sources, options.overwrite, !options.dry_run);
+  check_links(session, target, input.source);
   Mapping mapping;
   times.enter("plan");
   Output output;
@@ -67,7 +68,8 @@ std::string write_adapters(const Session& session, const Input& input, InputWatc
   check_report_path(session, options.report_path, target, names, sources);
   times.enter("target");
   const std::string identity = command_identity(session.comm, input.tree, input.source, catalog, mapping.targets, output.plan.layout, 0);
-  const OpenedPartial partial = open_partial(session.comm, session.files, target, output.plan, {identity, options.restart, false});
+  const OpenedPartial partial = open_partial(session.comm, session.files, target, output.plan,
+                                             {identity, options.restart, false, beside_identity({}, output.indexes)});
   if (is_done_already(session, partial, options.target_dir)) {
     times.leave();
     return report_merge(session, {options, input.source, catalog, mapping, output.plan, {}, target, times});

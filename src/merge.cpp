@@ -120,24 +120,32 @@ std::vector<Asset> find_assets(const Session& session, const ConfigFolder& confi
     for (const Asset& asset : with_tokenizer_of(session.files, list_assets(session.files, config.path), folders)) {
       out.text(asset.name);
       out.text(asset.path);
+      out.number(asset.size_bytes);
+      out.number(static_cast<std::uint64_t>(asset.mtime_ns));
     }
     return out.take();
   });
   session.comm.broadcast(packed, config.reader);
   std::vector<Asset> assets;
   for (WireReader in(packed); !in.at_end();) {
-    assets.push_back({in.text(), in.text()});  // in this order: an initialiser list is evaluated from the left
+    // In this order: an initialiser list is evaluated from the left.
+    assets.push_back({in.text(), in.text(), in.number(), static_cast<std::int64_t>(in.number())});
   }
   return assets;
+}
+
+/// What makes the folder loadable: indexes and config.json.
+std::vector<SmallFile> last_files(const Output& output, const Mapping& mapping, const ConfigFolder& config) {
+  std::vector<SmallFile> files = output.indexes;
+  files.push_back({"config.json", config.config.edited(mapping.edits)});
+  return files;
 }
 
 void publish_model(const Session& session, const TargetFolder& target, const Output& output, const Mapping& mapping,
                    const ConfigFolder& config, const std::vector<Asset>& assets, const MergeOptions& options) {
   session.log.line("Saving Hugging Face format model to " + printable(options.target_dir, 4096));
   collectively(session.comm, "publish", [&] { stop_if_signalled(limits_of(session, options.input)); });  // the last chance
-  std::vector<SmallFile> last = output.indexes;
-  last.push_back({"config.json", config.config.edited(mapping.edits)});
-  publish(session.comm, session.files, target, output.plan, assets, config.reader, last);
+  publish(session.comm, session.files, target, output.plan, assets, config.reader, last_files(output, mapping, config));
 }
 
 /// Collective. config.json, with the numbers that options give instead of its own.
@@ -214,6 +222,7 @@ class Merge {
                                 options_.input.cache_dir, limits_);
     adapters_ = settle_adapters(session_, input_, catalog_, config_.config, options_, map_options_);
     watch_.extend();
+    check_links(session_, target_, input_.source);
   }
 
   void map() {
@@ -249,7 +258,9 @@ class Merge {
     const std::uint64_t stage_layers = options_.stage != 0 ? options_.stage_layers : 0;
     key_ = {command_identity(session_.comm, input_.tree, input_.source, catalog_, mapping_.targets, layout, stage_layers),
             watch_.identity(), options_.stage};
-    partial_ = open_partial(session_.comm, session_.files, target_, output_.plan, {key_.command, options_.restart, options_.stage == 2});
+    const std::string beside = beside_identity(assets_, last_files(output_, mapping_, config_));
+    partial_ =
+        open_partial(session_.comm, session_.files, target_, output_.plan, {key_.command, options_.restart, options_.stage == 2, beside});
     if (is_done_already(session_, partial_, options_.target_dir)) return false;
     resumed_ = resume_from_journals(session_.comm, session_.files, target_, output_.plan, partial_.found, key_, limits_);
     say_what_is_done(session_, resumed_, mapping_.targets, layout, options_);

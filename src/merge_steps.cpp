@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "dry_run.h"
+#include "file_owners.h"
 #include "kept_split.h"
 #include "pass_files.h"
 #include "steps.h"
@@ -25,6 +26,16 @@ bool is_on_nfs(const Session& session, const TargetFolder& target) {
 }
 
 }  // namespace
+
+void check_links(const Session& session, const TargetFolder& target, const Source& source) {
+  std::vector<std::string> paths;
+  const std::vector<int> owners = collectively(session.comm, "target", [&] { return file_owners(session.comm, source); });
+  for (FileId file = 0; file < owners.size(); ++file)
+    if (owners[file] == session.comm.rank()) paths.push_back(source.files[file].path);
+  for (const ShardFile& index : source.index_files)
+    if (lowest_rank_on(session.comm, index.nodes) == session.comm.rank()) paths.push_back(index.path);
+  check_no_link_into(session.comm, session.files, target, paths);
+}
 
 Layout lay_out(const Session& session, const Source& source, const Catalog& catalog, Mapping& mapping,
                const std::vector<AdapterOutput>& adapters, const std::string& config_text, const MergeOptions& options, Output& output) {

@@ -24,6 +24,9 @@ struct Output {
   std::size_t parameters = 0;  ///< of the model; the plan's targets have those of adapters behind them
 };
 
+/// Collective. Throws Error(usage) where a file of the source (which has all of its files by now) is a link into the target.
+void check_links(const Session& session, const TargetFolder& target, const Source& source);
+
 /// Collective. Where everything lies in the output; the targets of adapters that are written too are appended to the mapping's. Sets the
 /// indexes and the number of parameters of `output`. `config_text`: config.json as it is published.
 [[nodiscard]] Layout lay_out(const Session& session, const Source& source, const Catalog& catalog, Mapping& mapping,

@@ -16,6 +16,7 @@ namespace unshard {
 namespace {
 
 constexpr std::uint64_t command_limit_bytes = std::uint64_t{1} << 16;
+constexpr std::uint64_t complete_limit_bytes = 64;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
   throw Error(ErrorCode::usage, printable(path, 4096) + ": " + what);
@@ -58,6 +59,12 @@ void check_left_files(FileSystem& files, const TargetFolder& target, const Plan&
   }
 }
 
+/// What makes a folder loadable goes before its weights do.
+void remove_config_and_indexes(FileSystem& files, const std::string& folder) {
+  for (const FolderEntry& entry : files.list(folder))
+    if (entry.name == "config.json" || entry.name.ends_with(".index.json")) files.remove_file(join_path(folder, entry.name));
+}
+
 /// A run that was killed while publishing has given some files their final names already, in the partial folder or in a target that it
 /// had marked as its own. They go on from where they are: what is in them is compared before it counts.
 void take_back_published(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::string& fingerprint) {
@@ -68,6 +75,7 @@ void take_back_published(FileSystem& files, const TargetFolder& target, const Pl
     for (const std::string& folder : {target.partial, is_marked ? target.path : target.partial}) {
       const std::string published = join_path(folder, file.name);
       if (!is_whole(files, published, file)) continue;
+      if (folder == target.path) remove_config_and_indexes(files, folder);
       files.rename(published, path);
       break;
     }
@@ -174,10 +182,11 @@ bool make_files(FileSystem& files, const TargetFolder& target, const Plan& plan,
   return reserved;
 }
 
-/// Whether a run of this command was killed after its last rename.
-bool is_complete(FileSystem& files, const TargetFolder& target, const Plan& plan, const std::string& fingerprint) {
-  if (!target.existed || files.status(target.partial) || command_of(files, target.path) != fingerprint) return false;
-  if (!files.status(join_path(target.path, complete_file_name))) return false;
+/// Whether a run of this command was killed after its last rename, with the same files beside the weights.
+bool is_complete(FileSystem& files, const TargetFolder& target, const Plan& plan, const PartialOptions& options) {
+  if (!target.existed || files.status(target.partial) || command_of(files, target.path) != options.fingerprint) return false;
+  const std::string mark = join_path(target.path, complete_file_name);
+  if (!files.status(mark) || read_small_file(files, mark, complete_limit_bytes) != options.beside) return false;
   return std::all_of(plan.layout.files.begin(), plan.layout.files.end(),
                      [&](const OutputFile& file) { return is_whole(files, join_path(target.path, file.name), file); });
 }
@@ -196,7 +205,7 @@ void take_partial(FileSystem& files, const TargetFolder& target, const Plan& pla
     const auto left = command_of(files, target.path);
     if (left) check_command(target.path, left, options.fingerprint, "repeat that command, or give --overwrite to replace the model in it");
   }
-  if (!options.restart && is_complete(files, target, plan, options.fingerprint)) {
+  if (!options.restart && is_complete(files, target, plan, options)) {
     remove_marks(files, target.path);
     opened.is_published = true;
     return;

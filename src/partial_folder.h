@@ -17,7 +17,7 @@ inline constexpr std::string_view command_file_name = ".unshard-command";
 inline constexpr std::string_view growing_suffix = ".part";
 /// In the partial folder once stage 1 of a staged merge has ended well. Hidden for the same reason.
 inline constexpr std::string_view stage_1_file_name = ".unshard-stage-1";
-/// In the target when everything has its final name: only files like these are left to be removed.
+/// In the target when everything has its final name: only files like these are left to be removed. Holds beside_identity().
 inline constexpr std::string_view complete_file_name = ".unshard-complete";
 
 /// Local. What the command file in `folder` says; none without one.

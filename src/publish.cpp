@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "hash.h"
 #include "partial_folder.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
@@ -124,13 +125,13 @@ void sync_folders(FileSystem& files, const std::string& folder, const Plan& plan
   files.sync_folder(folder);
 }
 
-void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
+void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names, const std::string& identity) {
   for (const OutputFile& file : plan.layout.files) {
     files.rename(join_path(target.partial, partial_name(file)), join_path(target.partial, file.name));
   }
   for (const std::string& name : names.last) files.rename(join_path(target.partial, growing(name)), join_path(target.partial, name));
   sync_folders(files, target.partial, plan, names);
-  write_small_file(files, join_path(target.partial, complete_file_name), "");
+  write_small_file(files, join_path(target.partial, complete_file_name), identity);
   files.sync_folder(target.partial);
   files.rename(target.partial, target.path);
   remove_marks(files, target.path);
@@ -164,13 +165,15 @@ void remove_partial(FileSystem& files, const std::string& folder) {
   files.remove_folder(folder);
 }
 
-void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names) {
+void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, const Names& names, const std::string& identity) {
   const auto mine = command_of(files, target.partial);
   if (!target.overwrite && !is_as_good_as_empty(files, target.path) && command_of(files, target.path) != mine) {
     throw Error(ErrorCode::usage, printable(target.path, 4096) +
                                       ": something has come into the target folder since this run began; "
                                       "repeat the command with --overwrite, or with another --target-dir");
   }
+  files.remove_file(join_path(target.path, complete_file_name));  // of an earlier run that was killed; it would speak of what comes now
+  files.sync_folder(target.path);
   write_command(files, target.path, mine.value_or(""));
   for (const std::string& name : old_files(files, target.path)) files.remove_file(join_path(target.path, name));
   files.sync_folder(target.path);
@@ -184,7 +187,7 @@ void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, 
   files.sync_folder(target.path);
   for (const std::string& name : names.last) move(growing(name), name);
   sync_folders(files, target.path, plan, names);
-  write_small_file(files, join_path(target.path, complete_file_name), "");
+  write_small_file(files, join_path(target.path, complete_file_name), identity);
   files.sync_folder(target.path);
   remove_partial(files, target.partial);
   remove_marks(files, target.path);
@@ -224,6 +227,19 @@ void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, con
 
 }  // namespace
 
+std::string beside_identity(const std::vector<Asset>& assets, const std::vector<SmallFile>& last_files) {
+  Hash hash;
+  for (const Asset& asset : assets) {
+    hash.add(asset.name);
+    hash.add_all(asset.size_bytes, asset.mtime_ns);
+  }
+  for (const SmallFile& file : last_files) {
+    hash.add(file.name);
+    hash.add(file.content);
+  }
+  return std::to_string(hash.value());
+}
+
 void end_stage_1(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
   sync_partial(comm, files, target, plan);
   collectively(comm, "publish", [&] {
@@ -249,11 +265,8 @@ void publish(Comm& comm, FileSystem& files, const TargetFolder& target, const Pl
       files.make_folder(parent_path(path));
       write_small_file(files, path, file.content);
     }
-    if (target.existed) {
-      move_into(files, target, plan, names);
-    } else {
-      appear_as_new(files, target, plan, names);
-    }
+    const auto appear = target.existed ? move_into : appear_as_new;
+    appear(files, target, plan, names, beside_identity(assets, last_files));
   });
 }
 

@@ -1,5 +1,6 @@
 // What must be true of the target folder before any work is done.
 #include <chrono>
+#include <map>
 #include <random>
 #include <set>
 #include <thread>
@@ -180,6 +181,20 @@ void check_no_link_to(FileSystem& files, const std::string& folder, const std::s
     if (is_there ? files.canonical(path) != path : is_dead_link(files, path))
       refuse(path, "is a link, where the model has a folder; remove it or choose another --target-dir");
   }
+}
+
+void check_no_link_into(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<std::string>& paths) {
+  if (!target.existed) return;
+  collectively(comm, "target", [&] {
+    std::map<std::string, std::string> resolved;  // folders
+    for (const std::string& path : paths) {
+      const std::string folder = parent_path(path), real = files.canonical(path);
+      const auto [known, is_new] = resolved.try_emplace(folder);
+      if (is_new) known->second = files.canonical(folder);
+      if (real == join_path(known->second, base_name(path)) || !holds(files, target.path, real)) continue;
+      refuse(path, "is a link to " + printable(real, 4096) + ", which lies inside the target folder; choose another --target-dir");
+    }
+  });
 }
 
 void check_places(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<std::string>& names) {

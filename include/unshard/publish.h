@@ -19,6 +19,8 @@ namespace unshard {
 struct Asset {
   std::string name;  ///< may have one folder part: additional_chat_templates/x.jinja
   std::string path;
+  std::uint64_t size_bytes = 0;
+  std::int64_t mtime_ns = 0;
 };
 
 /// Local. The files of `config_folder` that a loader or tokenizer uses: all but config.json (which is written anew), weights, indexes,
@@ -46,9 +48,13 @@ struct TargetFolder {
   [[nodiscard]] bool writes(int rank) const { return !std::binary_search(blind.begin(), blind.end(), rank); }
 };
 
-/// Collective. Finds out early that a folder stands in the existing target where one of `names` (files of the model) is to appear, or a file
-/// where a folder is needed: Error(usage).
+/// Collective. Finds out early that a folder stands in the existing target where one of `names` (files of the model) is to appear, or a
+/// file where a folder is needed: Error(usage).
 void check_places(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<std::string>& names);
+
+/// Collective. Throws Error(usage) naming one of `paths` (files that this rank reads) that is a link into the target: --overwrite would
+/// remove what it leads to.
+void check_no_link_into(Comm& comm, FileSystem& files, const TargetFolder& target, const std::vector<std::string>& paths);
 
 /// The name that an output file has while it grows in the partial folder: no loader's pattern matches it.
 [[nodiscard]] std::string partial_name(const OutputFile& file);
@@ -65,6 +71,7 @@ struct PartialOptions {
   std::string fingerprint;  ///< one line that says which command the folder belongs to
   bool restart = false;     ///< --restart: nothing of an earlier run, whatever command that was, stays
   bool stage_2 = false;     ///< what stage 1 left must be there, and stays
+  std::string beside = {};  ///< beside_identity() of what this run will publish
 };
 
 struct OpenedPartial {
@@ -73,6 +80,9 @@ struct OpenedPartial {
   std::shared_ptr<FileLock> lock;   ///< on the leader: to be kept until the command ends
   bool is_published = false;        ///< an earlier run of the command was killed when all was done: the target is complete
 };
+
+/// Local, pure. Stands for what is published beside the weights: names, sizes and times of assets, contents of the others.
+[[nodiscard]] std::string beside_identity(const std::vector<Asset>& assets, const std::vector<SmallFile>& last_files);
 
 /// Collective. Makes the partial folder (parents too), or finds it again, takes its lock, and sees to it that it holds the plan's files
 /// with their final sizes and headers, named by partial_name. Files that the same command left stay as they are (also those that it was

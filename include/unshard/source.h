@@ -56,7 +56,7 @@ struct ShardFile {
   std::uint32_t rank = 0;            ///< of the training job, where the format has it
   std::vector<std::uint32_t> nodes;  ///< sorted nodes that see it
   std::vector<FileCopy> copies;      ///< others that claim to be the same
-  Bytes contents;                    ///< what the checkpoint's index files say lies in it, as its format packs that; empty without such
+  Bytes contents = {};               ///< what the checkpoint's index files say lies in it, as its format packs that; empty without such
 };
 
 enum class Severity : std::uint8_t { note, error };

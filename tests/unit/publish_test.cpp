@@ -35,11 +35,12 @@ Plan small_plan(int ranks) {
 const std::vector<SmallFile> last_files{{"config.json", "new config"}, {"model.safetensors.index.json", "new index"}};
 
 /// A whole run: checked, opened, "moved" (the payload is written), published.
-void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root = "", const std::function<void()>& before_publishing = {}) {
+void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root = "", const std::function<void()>& before_publishing = {},
+         const std::vector<SmallFile>& last = last_files) {
   const Plan plan = small_plan(comm.size());
   const std::vector<Asset> assets = list_assets(files, root + "/hf");
   const TargetFolder target = check_target_folder(comm, files, root + "/out/model", {root + "/hf"}, overwrite);
-  if (open_partial(comm, files, target, plan, {"merge x"}).is_published) return;
+  if (open_partial(comm, files, target, plan, {"merge x", false, false, beside_identity(assets, last)}).is_published) return;
   for (const Run& part : plan.runs[static_cast<std::size_t>(comm.rank())]) {
     const std::string payload(part.end - part.begin, 'w');
     (void)attempt([&] {
@@ -48,7 +49,7 @@ void run(Comm& comm, FileSystem& files, bool overwrite, const std::string& root 
     });
   }
   if (before_publishing) before_publishing();
-  publish(comm, files, target, plan, assets, comm.size() - 1, last_files);
+  publish(comm, files, target, plan, assets, comm.size() - 1, last);
 }
 
 void put_config_folder(MemoryFileSystem& files) {
@@ -208,6 +209,31 @@ TEST(Publish, ARunOverAnOldModelKilledAnywhereLeavesTheOldOneOrNoneAndCanBeRepea
         put_old_model(files);
       },
       true, true);
+}
+
+TEST(Publish, ARunKilledAnywhereAndRepeatedWithOtherSmallFilesPublishesThose) {
+  const std::vector<SmallFile> newer{{"config.json", "newer config"}, last_files.back()};
+  for (const bool has_other_tokenizer : {false, true}) {
+    std::uint64_t killed = 0;
+    for (bool goes_on = true; goes_on; ++killed) {
+      SCOPED_TRACE(killed);
+      MemoryFileSystem files;
+      put_config_folder(files);
+      files.fail_changes_after(killed);
+      const auto failure = attempt([&] { run(*self_comm(), files, false); });
+      goes_on = failure.has_value();
+      files.heal();
+      const bool is_published = files.exists("/out/model") && !files.exists("/out/model/.unshard-command");
+      if (is_published) continue;  // not ours to replace without --overwrite
+      if (has_other_tokenizer) files.put("/hf/tokenizer.json", "other tokenizer");
+      run(*self_comm(), files, false, "", {}, has_other_tokenizer ? last_files : newer);
+      EXPECT_EQ(files.content("/out/model/config.json"), has_other_tokenizer ? "new config" : "newer config");
+      EXPECT_EQ(files.content("/out/model/tokenizer.json").size(), has_other_tokenizer ? 15u : 1200000u);
+      EXPECT_EQ(files.content(std::string("/out/model/") + second_weights), "header 2wwww");
+      EXPECT_EQ(files.tree("/out/model"), published);
+    }
+    EXPECT_GT(killed, 20u);
+  }
 }
 
 TEST(Publish, AnotherCommandDoesNotTakeOverATargetThatIsBeingPublished) {

@@ -107,6 +107,26 @@ TEST(TargetFolder, LinksAreResolvedBeforeSourceAndTargetAreCompared) {
   std::filesystem::remove_all(root);
 }
 
+TEST(TargetFolder, AFileThatIsALinkIntoTheTargetIsRefusedWithAnyRankThatReadsIt) {
+  MemoryFileSystem files;
+  files.put("/runs/old/a.pt", "x");
+  files.put("/runs/actor/own.pt", "x");
+  files.put("/runs/other/b.pt", "x");
+  files.link("/runs/actor/into.pt", "/runs/old/a.pt");
+  files.link("/runs/actor/elsewhere.pt", "/runs/other/b.pt");
+  files.link("/runs/alias", "/runs/actor");
+  for (const int ranks : {1, 2, 3, 4}) {
+    run_ranks(ranks, {}, [&](Comm& comm) {
+      const TargetFolder target = check_target_folder(comm, files, "/runs/old", {"/runs/actor"}, true);
+      check_no_link_into(comm, files, target, {"/runs/actor/own.pt", "/runs/alias/own.pt", "/runs/actor/elsewhere.pt"});
+      const bool is_last = comm.rank() + 1 == comm.size();
+      const std::vector<std::string> paths = is_last ? std::vector<std::string>{"/runs/alias/into.pt"} : std::vector<std::string>{};
+      expect_error(ErrorCode::usage, {"/runs/alias/into.pt", "/runs/old/a.pt", "inside the target"},
+                   [&] { check_no_link_into(comm, files, target, paths); });
+    });
+  }
+}
+
 TEST(TargetFolder, AMountPointIsRefusedBecauseThePartialFolderWouldLieElsewhere) {
   MemoryFileSystem files;
   files.make_folder("/mnt/disk");

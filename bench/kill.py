@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills a random rank of a merge at random moments, runs the same command again, and compares.
+"""Kills a random rank of a merge at random moments of it, runs the same command again, and compares.
 
     bench/kill.py --unshard build/unshard --input DIR --out DIR [--times 50] [--ranks 2] [--mpirun "mpirun --oversubscribe"] [-- options of merge]
 
@@ -133,24 +133,27 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     reference = options.out / "undisturbed"
-    shutil.rmtree(reference, ignore_errors=True)
-    started = time.monotonic()
-    merge = Merge(options, reference)
-    if merge.wait() != 0:
-        sys.exit(merge.err)
-    seconds = time.monotonic() - started
+    seconds = float("inf")
+    for _ in range(3):  # the first one may have to fetch the input from the device
+        shutil.rmtree(reference, ignore_errors=True)
+        started = time.monotonic()
+        merge = Merge(options, reference)
+        if merge.wait() != 0:
+            sys.exit(merge.err)
+        seconds = min(seconds, time.monotonic() - started)
     whole = {"read": read_bytes(merge.out), "output": sum(path.stat().st_size for path in weights(reference).values())}
     chance = random.Random(options.seed)
     results = []
-    for number in range(options.times):
+    while len(results) < options.times:
         result = one_kill(options, reference, seconds, whole, chance)
         if isinstance(result, str):
-            sys.exit(f"kill {number + 1}: {result}")
-        results.append(result)
+            sys.exit(f"kill {len(results) + 1}: {result}")
+        if result["state"] != "had ended":  # else nobody was killed
+            results.append(result)
     resumed = [r for r in results if r["state"] == "resumed"]
     worst = max((r["read"] - r["left"] for r in resumed), default=0)
     ratio = max((r["read"] / r["left"] for r in resumed if r["left"] > whole["read"] / 10), default=0)
-    for state in ("nothing written yet", "resumed", "had ended"):
+    for state in ("nothing written yet", "resumed"):
         print(f"{sum(r['state'] == state for r in results)} of {options.times}: {state}")
     print(f"read again beyond what was left: at most {worst / 2**20:.1f} MiB; read / left at most {ratio:.3f} where a tenth or more was left")
 

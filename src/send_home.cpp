@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "chunk_order.h"
+#include "huge_pages.h"
 #include "unshard/agree.h"
 
 namespace unshard {
@@ -48,6 +49,7 @@ std::vector<Chunk> unpack(const std::vector<Bytes>& received, const std::vector<
   std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.tensor < b.tensor; });
   std::vector<Chunk> chunks;
   chunks.reserve(total);
+  prefer_huge_pages(chunks.data(), total * sizeof(Chunk));
   for (const Group& group : groups) {
     WireReader in(group.records);
     for (std::uint64_t i = 0; i < group.count; ++i) chunks.push_back(read_chunk(in, group.tensor, tensors[group.tensor].shape.size()));

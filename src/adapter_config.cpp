@@ -150,17 +150,17 @@ constexpr auto regex_kind = std::regex_constants::ECMAScript | std::regex_consta
 constexpr auto regex_kind = std::regex_constants::ECMAScript;
 #endif
 
-std::optional<double> first_match(const std::vector<std::pair<std::string, double>>& patterns, const std::string& module,
+std::optional<double> first_match(const std::vector<std::pair<std::string, double>>& patterns, const std::string& name,
                                   const std::string& path) {
   for (const auto& [pattern, value] : patterns) {
-    if (module == pattern || (module.size() > pattern.size() && module.ends_with("." + pattern))) return value;
+    if (name == pattern || (name.size() > pattern.size() && name.ends_with("." + pattern))) return value;
     constexpr std::size_t longest = 1000;  // compiling a pattern recurses into it
-    if (pattern.size() > longest || module.size() > longest) {
+    if (pattern.size() > longest || name.size() > longest) {
       throw Error(ErrorCode::unsupported, printable(path, 4096) + ": the pattern " + printable(pattern) + " or the name " +
-                                              printable(module) + " is longer than " + std::to_string(longest) + " bytes");
+                                              printable(name) + " is longer than " + std::to_string(longest) + " bytes");
     }
     try {
-      if (std::regex_match(module, std::regex("(.*\\.)?(" + pattern + ")", regex_kind))) return value;
+      if (std::regex_match(name, std::regex("(.*\\.)?(" + pattern + ")", regex_kind))) return value;
     } catch (const std::regex_error&) {
       throw Error(ErrorCode::bad_input, printable(path, 4096) + ": " + printable(pattern) + " is no regular expression");
     }
@@ -181,9 +181,11 @@ AdapterConfig parse_adapter_config(std::string_view text, const std::string& pat
   config.rank_stabilised = reader.flag("use_rslora");
   config.weights_decomposed = reader.flag("use_dora");
   config.ties_weights = reader.flag("ensure_weight_tying");
+  config.inputs_first = reader.flag("fan_in_fan_out");
   config.rank_pattern = reader.patterns("rank_pattern");
   config.alpha_pattern = reader.patterns("alpha_pattern");
   config.target_parameters = reader.texts("target_parameters");
+  config.modules_to_save = reader.texts("modules_to_save");
   config.task_type = reader.text("task_type");
   config.base_model = reader.text("base_model_name_or_path");
   config.peft_version = reader.text("peft_version");
@@ -222,17 +224,25 @@ std::optional<AdapterConfig> parse_swift_args(std::string_view text, const std::
   return config;
 }
 
-std::optional<double> alpha_of(const AdapterConfig& config, const std::string& module) {
-  const auto own = first_match(config.alpha_pattern, module, config.path);
+std::optional<double> alpha_of(const AdapterConfig& config, const std::string& name) {
+  const auto own = first_match(config.alpha_pattern, name, config.path);
   return own ? own : config.alpha;
 }
 
-double scale_of(const AdapterConfig& config, const std::string& module, std::uint64_t rank) {
-  const auto alpha = alpha_of(config, module);
+std::optional<std::uint64_t> rank_of(const AdapterConfig& config, const std::string& name) {
+  const auto own = first_match(config.rank_pattern, name, config.path);
+  const double rank = own ? *own : config.rank.value_or(0);
+  constexpr double most = 1U << 31U;
+  if (!(rank >= 1) || rank > most || rank != std::floor(rank)) return std::nullopt;
+  return static_cast<std::uint64_t>(rank);
+}
+
+double scale_of(const AdapterConfig& config, const std::string& name, std::uint64_t rank) {
+  const auto alpha = alpha_of(config, name);
   const std::string where = printable(config.path, 4096) + ": ";
   if (!alpha) {
-    throw Error(ErrorCode::bad_input, where + "nothing says the lora_alpha of " + printable(module) +
-                                          ", without which its scale is unknown; give --lora-alpha N");
+    throw Error(ErrorCode::bad_input,
+                where + "nothing says the lora_alpha of " + printable(name) + ", without which its scale is unknown; give --lora-alpha N");
   }
   if (*alpha == 0) {
     throw Error(ErrorCode::bad_input, where +

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "adapter_input.h"
+#include "adapter_parameters.h"
 #include "names.h"
 #include "outputs/safetensors.h"
 #include "published_pairs.h"
@@ -50,8 +51,9 @@ Value most_frequent(const std::map<Value, std::size_t>& counts) {
 
 class StoredAdapter {
  public:
-  StoredAdapter(const std::vector<TensorRow>& table, const AdapterUse& use, const PairSplitter* splitter)
-      : table_(table), use_(use), splitter_(splitter) {}
+  StoredAdapter(const std::vector<TensorRow>& table, const AdapterUse& use, const StoredParameters& parameters,
+                const PairSplitter* splitter)
+      : table_(table), use_(use), parameters_(parameters), splitter_(splitter) {}
 
   AdapterOutput make(const std::set<std::string>& base_modules) {
     for (const LoraPair& pair : use_.adapter.pairs) splitter_ != nullptr ? add_published(pair) : add(pair);
@@ -69,7 +71,7 @@ class StoredAdapter {
     set_ranks();
     facts_.target_modules = target_modules(modules_, base_modules);
     facts_.token_rows = use_.config.token_rows;
-    facts_.target_parameters = use_.config.target_parameters;
+    facts_.target_parameters = parameters_.targets;
     facts_.base_model = use_.config.base_model;
     facts_.task_type = use_.config.task_type;
     facts_.bias = use_.config.bias;
@@ -80,7 +82,7 @@ class StoredAdapter {
 
  private:
   void add(const LoraPair& pair) {
-    (void)scale_of(use_.config, pair.module, pair.rank);  // refuses an alpha that is unknown or 0
+    note_rank(pair);
     std::string module = pair.module;
     for (std::uint64_t i = 0; i < pair.depth; ++i) module += ".base_layer";
     add_target(module + (pair.embedding ? ".lora_embedding_A" : ".lora_A.weight"), pair.a);
@@ -89,8 +91,17 @@ class StoredAdapter {
     if (pair.magnitude) add_target(module + ".lora_magnitude_vector", *pair.magnitude);
     facts_.has_bias = facts_.has_bias || pair.bias;
     facts_.weights_decomposed = facts_.weights_decomposed || pair.magnitude;
-    if (use_.config.target_parameters.empty() || pair.depth == 0) modules_.insert(pair.module);
-    ranks_[pair.module] = pair.rank;
+  }
+
+  /// By the name that PEFT matches patterns against. A pair of all experts of a layer holds the rank of each of them.
+  void note_rank(const LoraPair& pair) {
+    const auto parameter = parameters_.of_pairs.find(pair.a);
+    const bool is_parameter = parameter != parameters_.of_pairs.end();
+    const std::string name = is_parameter ? parameter->second.peft_name : adapted_name(use_.config, pair.module);
+    const std::uint64_t rank = is_parameter ? pair.rank / parameter->second.experts : pair.rank;
+    (void)scale_of(use_.config, name, rank);  // refuses an alpha that is unknown or 0
+    ranks_[name] = rank;
+    if (name == pair.module) modules_.insert(name);
   }
 
   /// Megatron's layers are fused and may be stacked: the pairs of single projections.
@@ -149,14 +160,8 @@ class StoredAdapter {
   void set_ranks() {
     std::map<std::uint64_t, std::size_t> ranks;
     std::map<double, std::size_t> alphas;
-    const auto rank_in = [&](const std::string& module, std::uint64_t rank) {
-      // A pair of all experts of a layer holds the rank of each of them.
-      const bool is_stack = !use_.config.target_parameters.empty() && use_.config.rank && static_cast<double>(rank) > *use_.config.rank &&
-                            !modules_.contains(module);
-      return is_stack ? static_cast<std::uint64_t>(*use_.config.rank) : rank;
-    };
     for (const auto& [module, rank] : ranks_) {
-      ++ranks[rank_in(module, rank)];
+      ++ranks[rank];
       ++alphas[*alpha_of(use_.config, module)];
     }
     if (ranks_.empty()) {
@@ -168,18 +173,19 @@ class StoredAdapter {
     facts_.alpha = most_frequent(alphas);
     for (const auto& [module, rank] : ranks_) {
       const double alpha = *alpha_of(use_.config, module);
-      if (rank_in(module, rank) != facts_.rank) facts_.rank_pattern.emplace_back(module, static_cast<double>(rank_in(module, rank)));
+      if (rank != facts_.rank) facts_.rank_pattern.emplace_back(module, static_cast<double>(rank));
       if (alpha != facts_.alpha) facts_.alpha_pattern.emplace_back(module, alpha);
     }
   }
 
   const std::vector<TensorRow>& table_;
   const AdapterUse& use_;
+  const StoredParameters& parameters_;
   const PairSplitter* splitter_;
   AdapterOutput output_;
   AdapterFacts facts_;
   std::set<std::string> modules_;
-  std::map<std::string, std::uint64_t> ranks_;
+  std::map<std::string, std::uint64_t> ranks_;  ///< by module, or bare parameter
 };
 
 }  // namespace
@@ -232,8 +238,8 @@ std::vector<std::string> target_modules(const std::set<std::string>& modules, co
 }
 
 AdapterOutput adapter_as_stored(const std::vector<TensorRow>& table, const AdapterUse& use, const std::set<std::string>& base_modules,
-                                const PairSplitter* splitter) {
-  return StoredAdapter(table, use, splitter).make(base_modules);
+                                const StoredParameters& parameters, const PairSplitter* splitter) {
+  return StoredAdapter(table, use, parameters, splitter).make(base_modules);
 }
 
 std::set<std::string> base_modules_in(const std::vector<TensorRow>& table) {
@@ -262,7 +268,8 @@ std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, 
     if (!is_plain)
       throw Error(ErrorCode::bad_input,
                   "adapter '" + printable(name) + "': this name can't be that of a folder; leave it out with --lora drop");
-    outputs.push_back(adapter_as_stored(table, use, modules, splitter ? &*splitter : nullptr));
+    const StoredParameters parameters = splitter ? StoredParameters{} : stored_parameters(table, config, options, use, modules);
+    outputs.push_back(adapter_as_stored(table, use, modules, parameters, splitter ? &*splitter : nullptr));
     outputs.back().folder = name.empty() || name == "default" ? folder : folder.empty() ? name : join_path(folder, name);
   }
   return outputs;

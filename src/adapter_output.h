@@ -39,12 +39,14 @@ struct AdapterFacts {
 [[nodiscard]] std::vector<std::string> target_modules(const std::set<std::string>& modules, const std::set<std::string>& all_modules);
 
 class PairSplitter;
+struct StoredParameters;
 
 /// Local, pure. The adapter as its tensors are stored, or (`splitter`: Megatron's) with the pairs that the published model has of them.
-/// `base_modules`: names of the base model's modules with a matrix, if it is there. Throws Error(bad_input) when an alpha is unknown or 0;
-/// Error(unsupported) naming a tensor for which PEFT has no place.
+/// `base_modules`: names of the base model's modules with a matrix, if it is there. `parameters`: what pairs stand for that adapt no
+/// module. Throws Error(bad_input) when an alpha is unknown or 0; Error(unsupported) naming a tensor for which PEFT has no place.
 [[nodiscard]] AdapterOutput adapter_as_stored(const std::vector<TensorRow>& table, const AdapterUse& use,
-                                              const std::set<std::string>& base_modules, const PairSplitter* splitter = nullptr);
+                                              const std::set<std::string>& base_modules, const StoredParameters& parameters,
+                                              const PairSplitter* splitter = nullptr);
 
 /// Local, pure. The modules with a matrix among the tensors that are not part of an adapter.
 [[nodiscard]] std::set<std::string> base_modules_in(const std::vector<TensorRow>& table);

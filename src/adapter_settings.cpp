@@ -4,6 +4,7 @@
 #include <set>
 
 #include "input.h"
+#include "lora_parameters.h"
 #include "names.h"
 #include "unshard/agree.h"
 
@@ -118,13 +119,12 @@ void leave_out_dropped(const std::vector<TensorRow>& table, const std::vector<st
 
 std::string describe(const AdapterUse& use) {
   std::set<std::uint64_t> ranks;
-  std::set<double> alphas;
+  const std::set<double> alphas = alphas_of(use);
   std::set<std::string> targets;
   std::uint64_t pairs = 0;
   for (const LoraPair& pair : use.adapter.pairs) {
     pairs += modules_of(pair);
     ranks.insert(pair.rank);
-    if (const auto alpha = alpha_of(use.config, pair.module)) alphas.insert(*alpha);
     targets.insert(pair.module.substr(pair.module.rfind('.') + 1) + (pair.projection.empty() ? "" : "." + pair.projection));
   }
   std::string text = "LoRA adapter" + (use.adapter.name.empty() ? "" : " '" + printable(use.adapter.name) + "'") + ": " +

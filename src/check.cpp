@@ -9,6 +9,7 @@
 #include "check_report.h"
 #include "file_copies.h"
 #include "input.h"
+#include "lora_parameters.h"
 #include "remote_code.h"
 #include "steps.h"
 #include "unshard/agree.h"
@@ -88,10 +89,7 @@ void foresee_merge(const Session& session, const Source& source, const Catalog& 
 void find_alphas(const Session& session, const Source& source, const Catalog& catalog, CheckReport& report) {
   std::set<double> alphas;
   const auto error = attempt([&] {
-    for (const AdapterUse& use : adapters_in(session, source, catalog, std::nullopt)) {
-      for (const LoraPair& pair : use.adapter.pairs)
-        if (const auto alpha = alpha_of(use.config, pair.module)) alphas.insert(*alpha);
-    }
+    for (const AdapterUse& use : adapters_in(session, source, catalog, std::nullopt)) alphas.merge(alphas_of(use));
   });
   if (error && is_stop(error->code())) throw Error(*error);
   if (error) report.findings.push_back({Severity::error, "LoRA", error->what(), error->code()});

@@ -111,7 +111,7 @@ class Planner {
     const std::string module = names.renamed(pair.module);
     if (const auto parameter = names.parameter_of(pair)) return add_stack(pair, *parameter);
     const std::string name = module + ".weight";
-    Delta delta{{b.shape[0], a.shape[1]}, 0, scale(pair, pair.rank), whole_matrix(pair.b, b.shape), whole_matrix(pair.a, a.shape)};
+    Delta delta{{b.shape[0], a.shape[1]}, 0, scale(pair), whole_matrix(pair.b, b.shape), whole_matrix(pair.a, a.shape)};
     const auto base = bases_.find(name);
     if (!base) return add_by_rules(name, delta);
     const bool turned = pair.embedding || names.is_transposed(name, *base, delta.shape);
@@ -148,8 +148,8 @@ class Planner {
     plan_.magnitudes[base] = {*pair.magnitude, turned};
   }
 
-  [[nodiscard]] double scale(const LoraPair& pair, std::uint64_t rank) const {
-    return use_.weight * scale_of(use_.config, pair.module, rank);
+  [[nodiscard]] double scale(const LoraPair& pair) const {
+    return use_.weight * scale_of(use_.config, adapted_name(use_.config, pair.module), pair.rank);
   }
 
   void add_bias(const std::string& module, const LoraPair& pair) {
@@ -160,13 +160,14 @@ class Planner {
       throw Error(ErrorCode::bad_input,
                   printable(bias.name) + ": lora_bias needs a layer with a bias, but the base has no " + printable(module + ".bias"));
     }
-    add_to(*base, {bias.shape, 0, scale(pair, pair.rank), whole_matrix(*pair.bias, bias.shape), std::nullopt});
+    add_to(*base, {bias.shape, 0, scale(pair), whole_matrix(*pair.bias, bias.shape), std::nullopt});
   }
 
   /// One pair for all experts: rows of A are expert-major (e * rank + k), columns of B rank-major (k * experts + e).
   void add_stack(const LoraPair& pair, const Parameter& parameter) {
     const TensorRow &a = row(pair.a), &b = row(pair.b);
     const std::uint64_t experts = parameter.experts, rank = pair.rank / experts;
+    const double scale = use_.weight * scale_of(use_.config, parameter.peft_name, rank);
     for (std::uint64_t e = 0; e < experts; ++e) {
       MatrixView left = whole_matrix(pair.b, b.shape), right = whole_matrix(pair.a, a.shape);
       left.column_start = e;
@@ -174,7 +175,7 @@ class Planner {
       left.columns = rank;
       right.row_start = e * rank;
       right.rows = rank;
-      Delta delta{{experts, b.shape[0], a.shape[1]}, e, scale(pair, rank), left, right};
+      Delta delta{{experts, b.shape[0], a.shape[1]}, e, scale, left, right};
       if (!parameter.is_stack) delta.shape = {b.shape[0], a.shape[1]};
       if (parameter.transposed) delta = transposed(delta);
       if (const auto base = bases_.find(parameter.name)) {

@@ -22,9 +22,11 @@ struct AdapterConfig {
   bool rank_stabilised = false;     ///< use_rslora: the scale is alpha / sqrt(rank)
   bool weights_decomposed = false;  ///< use_dora
   bool ties_weights = false;        ///< ensure_weight_tying
-  /// Regular expressions of module names, in the order of the file: the first that matches counts.
+  bool inputs_first = false;        ///< fan_in_fan_out: weights are [in, out] (Conv1D)
+  /// Regular expressions of names of modules, or of bare parameters, in the order of the file: the first that matches counts.
   std::vector<std::pair<std::string, double>> rank_pattern, alpha_pattern;
   std::vector<std::string> target_parameters;  ///< bare parameters: "mlp.experts.gate_up_proj"
+  std::vector<std::string> modules_to_save;    ///< modules of which the adapter has a full copy: endings of names
   std::string task_type, base_model, peft_version, bias = "none";
   /// trainable_token_indices: of the module of that name ("" for the input embedding), the rows that the adapter replaces.
   std::vector<std::pair<std::string, std::vector<std::uint64_t>>> token_rows;
@@ -83,11 +85,15 @@ struct Adapter {
 inline constexpr const char* alpha_fact = "lora_alpha";
 inline constexpr const char* rank_stabilised_fact = "lora_rank_stabilised";
 
-/// The scale of a pair whose matrices have this rank (of one expert). Throws Error(bad_input) naming the module when alpha is unknown or 0.
-[[nodiscard]] double scale_of(const AdapterConfig& config, const std::string& module, std::uint64_t rank);
+/// The scale of a pair whose matrices have this rank (of one expert). `name`: of what it adapts, as the model in training calls it: a
+/// module, or a bare parameter of one. Throws Error(bad_input) naming it when alpha is unknown or 0.
+[[nodiscard]] double scale_of(const AdapterConfig& config, const std::string& name, std::uint64_t rank);
 
-/// The alpha of a module; none when nothing says it.
-[[nodiscard]] std::optional<double> alpha_of(const AdapterConfig& config, const std::string& module);
+/// The alpha of what is adapted; none when nothing says it.
+[[nodiscard]] std::optional<double> alpha_of(const AdapterConfig& config, const std::string& name);
+
+/// The rank that the config says (of one expert); none when it says none that is a whole number from 1.
+[[nodiscard]] std::optional<std::uint64_t> rank_of(const AdapterConfig& config, const std::string& name);
 
 /// An adapter that is folded into the base weights, `weight` times.
 struct AdapterUse {

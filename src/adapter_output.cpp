@@ -7,6 +7,8 @@
 
 #include "adapter_input.h"
 #include "adapter_parameters.h"
+#include "families/families.h"
+#include "lora_replacements.h"
 #include "names.h"
 #include "outputs/safetensors.h"
 #include "published_pairs.h"
@@ -76,6 +78,7 @@ class StoredAdapter {
     facts_.task_type = use_.config.task_type;
     facts_.bias = use_.config.bias;
     facts_.rank_stabilised = use_.config.rank_stabilised;
+    facts_.inputs_first = use_.config.inputs_first;
     output_.config = adapter_config_text(facts_);
     return std::move(output_);
   }
@@ -195,7 +198,7 @@ std::string adapter_config_text(const AdapterFacts& facts) {
                         {"auto_mapping", nullptr},
                         {"base_model_name_or_path", text_or_null(facts.base_model)},
                         {"bias", facts.bias},
-                        {"fan_in_fan_out", false},
+                        {"fan_in_fan_out", facts.inputs_first},
                         {"inference_mode", true},
                         {"init_lora_weights", true},
                         {"layers_pattern", nullptr},
@@ -269,7 +272,11 @@ std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, 
       throw Error(ErrorCode::bad_input,
                   "adapter '" + printable(name) + "': this name can't be that of a folder; leave it out with --lora drop");
     const StoredParameters parameters = splitter ? StoredParameters{} : stored_parameters(table, config, options, use, modules);
-    outputs.push_back(adapter_as_stored(table, use, modules, parameters, splitter ? &*splitter : nullptr));
+    AdapterUse written = use;
+    if (use.adapter.token_rows.size() > 1)
+      written.adapter.token_rows =
+          own_rows(table, use, family_of(options.model_type.empty() ? config.model_type() : options.model_type, config).ties);
+    outputs.push_back(adapter_as_stored(table, written, modules, parameters, splitter ? &*splitter : nullptr));
     outputs.back().folder = name.empty() || name == "default" ? folder : folder.empty() ? name : join_path(folder, name);
   }
   return outputs;

@@ -52,6 +52,7 @@ class Combination {
                                               ": trained tokens can't become part of one combined adapter; fold the adapters into a model");
     if (facts_.base_model.empty()) facts_.base_model = use.config.base_model;
     if (facts_.task_type.empty()) facts_.task_type = use.config.task_type;
+    facts_.inputs_first = facts_.inputs_first || use.config.inputs_first;
     if (use.config.bias != "none") facts_.bias = use.config.bias;
   }
 

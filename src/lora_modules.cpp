@@ -1,6 +1,7 @@
 #include "lora_modules.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "names.h"
 #include "unshard/error.h"
@@ -45,8 +46,9 @@ class Finder {
   [[nodiscard]] bool has_weight(const PairsOfModule& of) const {
     if (const auto base = bases_.find(of.name + ".weight"))
       return context_.table[*base].shape.size() != 3 || adapted_name(use_.config, of.module) == of.module;
-    if (of.pairs.size() != 1 || of.pairs.front()->depth != 0 || of.pairs.front()->embedding) return false;
-    const Shape shape{context_.table[of.pairs.front()->b].shape[0], context_.table[of.pairs.front()->a].shape[1]};
+    if (of.pairs.size() != 1 || of.pairs.front()->depth != 0) return false;
+    Shape shape{context_.table[of.pairs.front()->b].shape[0], context_.table[of.pairs.front()->a].shape[1]};
+    if (of.pairs.front()->embedding) std::swap(shape[0], shape[1]);
     return !names_by_rules(context_, of.name + ".weight", shape, bases_).empty();
   }
 
@@ -138,7 +140,8 @@ class Finder {
       straight = straight || stored == Shape{out, in};
       turned = turned || stored == Shape{in, out};
     }
-    names_.all_transposed = turned && !straight;
+    turned = turned || use_.config.inputs_first;
+    if (turned) names_.squares = straight ? ModuleNames::Squares::unknown : ModuleNames::Squares::transposed;
   }
 
   const MapContext& context_;
@@ -166,7 +169,12 @@ std::optional<Parameter> ModuleNames::parameter_of(const LoraPair& pair) const {
 bool ModuleNames::is_transposed(const std::string& name, TensorId base, const Shape& shape) const {
   const Shape& stored = context_.table[base].shape;
   if (stored.size() != 2 || !(stored == Shape{shape[1], shape[0]})) return false;
-  return shape[0] != shape[1] || all_transposed || any_glob_matches(context_.family.transposed, name);
+  if (shape[0] != shape[1] || any_glob_matches(context_.family.transposed, name)) return true;
+  if (!context_.family.transposed.empty() || squares == Squares::straight) return false;
+  if (squares == Squares::transposed) return true;
+  throw Error(ErrorCode::unsupported, printable(name) +
+                                          ": the adapter changes weights that are [out, in] and others that are [in, out], and " +
+                                          "nothing tells which this one of shape " + to_string(stored) + " is; fold the adapter with PEFT");
 }
 
 ModuleNames find_modules(const MapContext& context, const AdapterUse& use, const BaseTensors& bases) {

@@ -1,6 +1,7 @@
 // Where the modules of an adapter are among the tensors of the base model.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -20,12 +21,14 @@ class ModuleNames {
   /// The name with the prefix that the base has for it.
   [[nodiscard]] std::string renamed(const std::string& name) const;
   [[nodiscard]] std::optional<Parameter> parameter_of(const LoraPair& pair) const;
-  /// Whether the tensor is stored as [in, out] where the pair makes `shape` [out, in].
+  /// Whether the tensor is stored as [in, out] where the pair makes `shape` [out, in]. Throws Error(unsupported) naming it when nothing
+  /// tells.
   [[nodiscard]] bool is_transposed(const std::string& name, TensorId base, const Shape& shape) const;
 
   std::vector<std::pair<std::string, std::string>> prefixes;  ///< from, to; the longest first
   std::unordered_map<TensorId, Parameter> parameters;         ///< by A of the pair
-  bool all_transposed = false;                                ///< pairs that can only be so say it of square ones
+  /// What the pairs of other shapes, or the adapter's config, say of square tensors.
+  enum class Squares : std::uint8_t { straight, transposed, unknown } squares = Squares::straight;
 
  private:
   const MapContext& context_;

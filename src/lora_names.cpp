@@ -8,6 +8,7 @@
 //     base_model.model.<module>.modules_to_save.<adapter>.weight   in a file: <module>.weight
 //     base_model.model.<module>.token_adapter.trainable_tokens_delta[.<adapter>]
 //     base_model.model.<module>.base_layer.<…>                     what an adapted module wraps; several deep where pairs are nested
+//     base_model.model.<module>.token_adapter.base_layer.<…>       an embedding of which rows are trained; a tied head has both again
 //
 // Megatron-Bridge (src/megatron/bridge/peft/utils.py, canonical_lora.py) and mcore-bridge (tuners/lora.py), behind whose modules the stacks
 // of torch_dist stand in front of the matrices, [layers, experts, rank, in]:
@@ -192,14 +193,12 @@ class Finder {
   void replace(TensorId id) {
     const TensorRow& row = table_[id];
     const std::string clean = without_wrappers(row.name);
-    Elements elements = elements_of(clean);
-    for (const std::string_view element : elements) {
+    for (const std::string_view element : split_name(clean)) {
       if (element.starts_with("lora_") || element == "prompt_encoder" || element == "prompt_embeddings")
         throw Error(ErrorCode::unsupported, printable(row.name) + ": is a kind of adapter tensor that can't be folded");
     }
-    std::erase_if(elements, [](std::string_view element) { return element == "base_layer"; });
     check_shape(row);
-    adapter("").replacements.push_back({joined(elements.begin(), elements.end()), id});
+    adapter("").replacements.push_back({without_peft(clean), id});
   }
 
   static void check_shape(const TensorRow& row) {

@@ -9,6 +9,7 @@
 
 #include "adapter_input.h"
 #include "lora_modules.h"
+#include "lora_replacements.h"
 #include "mapping_steps.h"
 #include "names.h"
 #include "published_pairs.h"
@@ -26,7 +27,8 @@ class Planner {
     const bool of_megatron = !context_.options.names_are_published;
     const ModuleNames names = of_megatron ? ModuleNames(context_) : find_modules(context_, use_, bases_);
     for (const Replacement& one : use_.adapter.replacements) replace(one, names);
-    for (const Replacement& one : use_.adapter.token_rows) replace_rows(one, names);
+    for (const Replacement& one : use_.adapter.token_rows) plan_.left_out[one.tensor] = "its rows replace rows of the embedding";
+    for (const Replacement& one : own_rows(context_.table, use_, context_.family.ties)) replace_rows(one, names);
     if (of_megatron) return add_published();
     for (const LoraPair& pair : use_.adapter.pairs) add(pair, names);
   }
@@ -35,7 +37,7 @@ class Planner {
   [[nodiscard]] const TensorRow& row(TensorId id) const { return context_.table[id]; }
 
   void replace(const Replacement& one, const ModuleNames& names) {
-    const std::string name = names.renamed(one.name);
+    const std::string name = replaced_name(context_, use_.config, bases_, names, one).value_or(names.renamed(one.name));
     if (const auto base = bases_.find(name); base && !bases_.is_tied_head(name)) {
       if (bases_.is_replacement(*base)) {
         throw Error(ErrorCode::bad_input, printable(name) + ": two adapters hold a full copy of it (" + printable(row(*base).name) +
@@ -58,11 +60,10 @@ class Planner {
 
   void replace_rows(const Replacement& one, const ModuleNames& names) {
     const TensorRow& delta = row(one.tensor);
-    plan_.left_out[one.tensor] = "its rows replace rows of the embedding";
-    const std::string name = names.renamed(one.name);
-    const std::string module = name.substr(0, name.size() - std::string_view(".weight").size());
-    const auto base = bases_.find(name);
-    if (!base) throw Error(ErrorCode::bad_input, printable(delta.name) + ": the base has no " + printable(name));
+    const std::string module = one.name.substr(0, one.name.size() - std::string_view(".weight").size());
+    const auto name = replaced_name(context_, use_.config, bases_, names, one);
+    if (!name) throw Error(ErrorCode::bad_input, printable(delta.name) + ": the base has no " + printable(one.name));
+    const auto base = bases_.find(*name);
     const std::vector<std::uint64_t>* rows = nullptr;
     for (const auto& [of, numbers] : use_.config.token_rows)
       if (of.empty() || module == of || module.ends_with("." + of)) rows = &numbers;
@@ -108,12 +109,11 @@ class Planner {
   void add(const LoraPair& pair, const ModuleNames& names) {
     const TensorRow &a = row(pair.a), &b = row(pair.b);
     for (const TensorId id : {pair.a, pair.b}) plan_.left_out[id] = "folded into the base weights";
-    const std::string module = names.renamed(pair.module);
     if (const auto parameter = names.parameter_of(pair)) return add_stack(pair, *parameter);
-    const std::string name = module + ".weight";
+    const std::string name = name_in_base(names.renamed(pair.module) + ".weight", pair);
     Delta delta{{b.shape[0], a.shape[1]}, 0, scale(pair), whole_matrix(pair.b, b.shape), whole_matrix(pair.a, a.shape)};
     const auto base = bases_.find(name);
-    if (!base) return add_by_rules(name, delta);
+    if (!base) return add_pieces(name, delta, pair);
     const bool turned = pair.embedding || names.is_transposed(name, *base, delta.shape);
     if (turned) delta = transposed(delta);
     if (bases_.is_tied_head(name)) {
@@ -125,7 +125,23 @@ class Planner {
       add_to(*base, std::move(delta));
     }
     if (pair.magnitude) add_magnitude(pair, *base, turned);
-    if (pair.bias) add_bias(module, pair);
+    if (pair.bias) add_bias(name.substr(0, name.rfind('.')), pair);
+  }
+
+  /// Of a module's weight: as it is, or as the family's rules rename it.
+  [[nodiscard]] std::string name_in_base(const std::string& name, const LoraPair& pair) const {
+    if (bases_.find(name)) return name;
+    return renamed_by_rules(context_, name, {row(pair.b).shape[0], row(pair.a).shape[1]}, bases_).value_or(name);
+  }
+
+  /// Of a module whose weight the base has in pieces.
+  void add_pieces(const std::string& name, const Delta& delta, const LoraPair& pair) {
+    if (const auto& more = pair.magnitude ? pair.magnitude : pair.bias) {
+      throw Error(ErrorCode::unsupported, printable(row(*more).name) + ": " + (pair.magnitude ? "DoRA" : "lora_bias") + " of " +
+                                              printable(name) +
+                                              ", which the base has in several tensors, can't be folded; fold it with PEFT");
+    }
+    add_by_rules(name, delta);
   }
 
   /// DoRA: the norm is taken over the inputs of each output; of an embedding over its rows.

@@ -87,7 +87,7 @@ bool is_lora(std::string_view name) {
   const std::vector<std::string_view> elements = split_name(name);
   const bool is_peft = std::any_of(elements.begin(), elements.end(), [](std::string_view element) {
     return element == "lora_A" || element == "lora_B" || element == "lora_embedding_A" || element == "lora_embedding_B" ||
-           element == "lora_magnitude_vector";
+           element == "lora_magnitude_vector" || element == "trainable_tokens_delta";
   });
   return is_peft || lora_matrix(name) || name.ends_with(".adapter.weight_magnitude");
 }
@@ -136,10 +136,14 @@ bool natural_less(std::string_view a, std::string_view b) {
 
 std::string without_peft(std::string_view name) {
   constexpr std::string_view prefix = "base_model.model.";
-  if (name.substr(0, prefix.size()) == prefix) name.remove_prefix(prefix.size());
-  std::vector<std::string_view> elements = split_name(name);
-  std::erase_if(elements, [](std::string_view element) { return element == "base_layer" || element == "original_module"; });
-  return elements.empty() ? std::string(name) : join(elements);
+  while (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  const std::vector<std::string_view> elements = split_name(name);
+  std::vector<std::string_view> kept;
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    const bool wraps = i + 1 < elements.size() && elements[i] == "token_adapter" && elements[i + 1] == "base_layer";
+    if (!wraps && elements[i] != "base_layer" && elements[i] != "original_module") kept.push_back(elements[i]);
+  }
+  return kept.empty() ? std::string(name) : join(kept);
 }
 
 bool is_saved_module(std::string_view name) {

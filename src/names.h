@@ -18,7 +18,8 @@ namespace unshard {
 /// numbers by value and before words, numbers at the end of a word by value.
 [[nodiscard]] bool natural_less(std::string_view a, std::string_view b);
 
-/// `name` as the model without adapters calls it: no `base_model.model.` in front, no `base_layer` or `original_module` element.
+/// `name` as the model without adapters calls it: no `base_model.model.` in front (several, where a PeftModel was wrapped again), no
+/// `base_layer`, `token_adapter.base_layer` or `original_module` in it.
 [[nodiscard]] std::string without_peft(std::string_view name);
 
 /// Whether `name` is a full copy that PEFT trained in place of a module (`modules_to_save.default`).

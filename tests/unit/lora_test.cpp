@@ -226,6 +226,20 @@ TEST(Fold, TransposesWhereTheBaseDoes) {
             0);
 }
 
+TEST(Fold, OfASquareWeightFollowsTheConfigWhereNoOtherShapeTells) {
+  const std::string inputs_first = R"({"r": 2, "lora_alpha": 4, "fan_in_fan_out": true})";
+  const Mapping mapping = Folding({row("m.s.weight", {4, 4})}, pair("m.s", 4, 4), inputs_first).map();
+  EXPECT_EQ(target_of(mapping, "m.s.weight").computation->addends.at(0).left.term.axes.at(0).source_dim, 1);
+  std::vector<TensorRow> adapter = pair("m.s", 4, 4);
+  for (TensorRow& one : pair("m.linear", 6, 4)) adapter.push_back(one);
+  EXPECT_THAT(error_of(
+                  [&] {
+                    (void)Folding({row("m.s.weight", {4, 4}), row("m.linear.weight", {6, 4})}, adapter, inputs_first).map();
+                  },
+                  ErrorCode::unsupported),
+              HasSubstr("m.s.weight"));
+}
+
 TEST(Fold, WholeModulesAndTokenRowsReplaceThoseOfTheBase) {
   std::vector<TensorRow> adapter = pair("m.q", 6, 4);
   adapter.push_back(row("base_model.model.m.norm.weight", {4}));

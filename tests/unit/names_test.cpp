@@ -44,6 +44,10 @@ TEST(Adapters, AreRecognisedByElement) {
 TEST(Adapters, BaseLayersGetTheirModelsNames) {
   EXPECT_EQ(without_peft("base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight"), "model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(without_peft("base_model.model.score.original_module.weight"), "score.weight");
+  EXPECT_EQ(without_peft("base_model.model.base_model.model.model.norm.weight"),
+            "model.norm.weight");  // a PeftModel that was wrapped again
+  EXPECT_EQ(without_peft("base_model.model.model.embed_tokens.token_adapter.base_layer.weight"), "model.embed_tokens.weight");
+  EXPECT_EQ(without_peft("model.token_adapter.proj.base_layer.weight"), "model.token_adapter.proj.weight");  // a module of this name
   EXPECT_EQ(without_peft("model.norm.weight"), "model.norm.weight");
 }
 

@@ -74,6 +74,7 @@ class StoredAdapter {
     facts_.target_modules = target_modules(modules_, base_modules);
     facts_.token_rows = use_.config.token_rows;
     facts_.target_parameters = parameters_.targets;
+    facts_.peft_version = use_.config.peft_version;
     facts_.base_model = use_.config.base_model;
     facts_.task_type = use_.config.task_type;
     facts_.bias = use_.config.bias;
@@ -216,7 +217,10 @@ std::string adapter_config_text(const AdapterFacts& facts) {
                         {"use_rslora", facts.rank_stabilised}};
   // Newer fields only where they say something: an older PEFT would warn of them.
   if (facts.has_bias) config["lora_bias"] = true;
-  if (!facts.target_parameters.empty()) config["target_parameters"] = facts.target_parameters;
+  if (!facts.target_parameters.empty()) {
+    config["target_parameters"] = facts.target_parameters;
+    if (!facts.peft_version.empty()) config["peft_version"] = facts.peft_version;  // says which way round they are
+  }
   if (!facts.token_rows.empty()) {
     nlohmann::json& rows = config["trainable_token_indices"];
     for (const auto& [module, numbers] : facts.token_rows) {

@@ -26,7 +26,7 @@ struct AdapterFacts {
   std::vector<std::pair<std::string, double>> rank_pattern,
       alpha_pattern;  ///< by full module name (a regular expression that matches it alone)
   std::vector<std::string> target_modules, modules_to_save, target_parameters;
-  std::string base_model, task_type, bias = "none";
+  std::string base_model, task_type, peft_version, bias = "none";
   bool rank_stabilised = false, weights_decomposed = false, has_bias = false, inputs_first = false;
   std::vector<std::pair<std::string, std::vector<std::uint64_t>>> token_rows;
 };

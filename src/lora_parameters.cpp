@@ -56,7 +56,10 @@ class Fitter {
     std::vector<std::size_t> usual(fits_.size());
     std::iota(usual.begin(), usual.end(), 0);
     if (usual.size() == of_.pairs.size() && order_is_known()) {
-      if (auto parameters = assigned(usual, false)) return ParameterFit{std::move(*parameters)};
+      if (auto parameters = assigned(usual, false)) {
+        const bool either_way = !orientation_is_known() && is_other(assigned(usual, true), *parameters);
+        return ParameterFit{std::move(*parameters), !either_way};
+      }
     }
     try_all(false);
     if (ways_.empty() || !orientation_is_known()) try_all(true);
@@ -168,11 +171,13 @@ class Fitter {
     }
   }
 
-  void keep(std::vector<Parameter> parameters) {
-    const bool is_known = std::any_of(ways_.begin(), ways_.end(), [&](const std::vector<Parameter>& way) {
-      return std::equal(way.begin(), way.end(), parameters.begin(), [](const auto& a, const auto& b) { return a.name == b.name; });
-    });
-    if (!is_known) ways_.push_back(std::move(parameters));
+  void keep(const std::vector<Parameter>& parameters) {
+    if (std::all_of(ways_.begin(), ways_.end(), [&](const auto& way) { return is_other(way, parameters); })) ways_.push_back(parameters);
+  }
+
+  static bool is_other(const std::optional<std::vector<Parameter>>& way, const std::vector<Parameter>& than) {
+    return way && !std::equal(way->begin(), way->end(), than.begin(),
+                              [](const auto& a, const auto& b) { return a.name == b.name && a.transposed == b.transposed; });
   }
 
   const MapContext& context_;

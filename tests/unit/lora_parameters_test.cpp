@@ -97,6 +97,11 @@ TEST(Parameters, ThatFitInTwoWaysAreRefused) {
   EXPECT_THAT(Experts({up, down}, {{3, 4, 4}}, R"({"r": 2, "lora_alpha": 2})").refusal(), HasSubstr("more than one way"));
   // The version says which way round.
   EXPECT_EQ(Experts({up, down}, {{3, 4, 4}}, R"({"r": 2, "lora_alpha": 2, "peft_version": "0.21.2"})").added_to("experts.up_proj"), "1");
+  // A square one, of which only the version could say that.
+  const std::pair<std::string, Shape> square{"experts.down_proj", {2, 4, 4}};
+  EXPECT_THAT(Experts({square}, {{4, 4, 4}}, R"({"r": 2, "lora_alpha": 2, "target_parameters": ["experts.down_proj"]})").refusal(),
+              HasSubstr("more than one way"));
+  EXPECT_EQ(Experts({square}, {{4, 4, 4}}, both).added_to("experts.down_proj"), "3");
   // Names that say nothing of their order, and shapes that neither do.
   EXPECT_THAT(Experts({{"experts.one", {2, 3, 4}}, {"experts.two", {2, 3, 4}}}, {{3, 4, 4}, {3, 4, 4}},
                       R"({"r": 2, "lora_alpha": 2, "peft_version": "0.21.2", "target_parameters": ["one", "two"]})")

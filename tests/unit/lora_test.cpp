@@ -240,6 +240,20 @@ TEST(Fold, OfASquareWeightFollowsTheConfigWhereNoOtherShapeTells) {
               HasSubstr("m.s.weight"));
 }
 
+TEST(Fold, OfAModuleInPiecesIsRefusedForDora) {
+  std::vector<TensorRow> adapter = pair("m.qk", 6, 4);
+  Folding plain({row("m.q.weight", {3, 4}), row("m.k.weight", {3, 4})}, adapter);
+  adapter.push_back(row("base_model.model.m.qk.lora_magnitude_vector", {6}));
+  Folding dora({row("m.q.weight", {3, 4}), row("m.k.weight", {3, 4})}, adapter);
+  for (Folding* one : {&plain, &dora}) {
+    one->options.custom_mapping =
+        R"({"rules": [{"source": "m.qk.weight", "axes": "(p=2 o) i", "targets": {"m.q.weight": "p=0: o i", "m.k.weight": "p=1: o i"}}]})";
+    one->options.custom_mapping_path = "mapping.json";
+  }
+  EXPECT_TRUE(target_of(plain.map(), "m.k.weight").computation);
+  EXPECT_THAT(error_of([&] { (void)dora.map(); }, ErrorCode::unsupported), AllOf(HasSubstr("DoRA"), HasSubstr("m.qk.weight")));
+}
+
 TEST(Fold, WholeModulesAndTokenRowsReplaceThoseOfTheBase) {
   std::vector<TensorRow> adapter = pair("m.q", 6, 4);
   adapter.push_back(row("base_model.model.m.norm.weight", {4}));

@@ -37,6 +37,7 @@ class ConfigNames : public Names {
     return std::find(items.begin(), items.end(), item) != items.end();
   }
 
+  [[nodiscard]] std::optional<std::string> text(const std::string& name) const override { return config_.text(name); }
   [[nodiscard]] std::optional<std::string> item(const std::string& name, std::uint64_t index) const override {
     return config_.item(name, index);
   }

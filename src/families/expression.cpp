@@ -9,10 +9,10 @@
 namespace unshard {
 
 struct Expression::Node {
-  std::string op;  ///< "number", "name", "item", "length", or an operator
+  std::string op;  ///< "number", "name", "text", "item", "length", or an operator
   std::uint64_t number = 0;
   std::string name;
-  std::string text;  ///< of an item: what it is compared with
+  std::string text;  ///< of a text or an item: what it is compared with
   std::vector<Node> operands;
 };
 
@@ -100,6 +100,8 @@ class Parser {
     if (token_ == "==" || token_ == "!=" || token_ == "<" || token_ == "<=" || token_ == ">" || token_ == ">=") {
       const std::string op(token_);
       next();
+      if (left.op == "name" && (op == "==" || op == "!=") && token_.starts_with('\''))
+        return compared_with_text(Node{"text", 0, std::move(left.name), {}, {}}, op == "==");
       return Node{op, 0, {}, {}, {std::move(left), sum()}};
     }
     if (!take("in")) return left;
@@ -145,8 +147,12 @@ class Parser {
     if (!take("]") || (token_ != "==" && token_ != "!=")) fail();
     const bool is_equal = token_ == "==";
     next();
+    return compared_with_text(Node{"item", 0, std::move(name), {}, {std::move(index)}}, is_equal);
+  }
+  /// `node`, compared with the quoted text that follows.
+  Node compared_with_text(Node node, bool is_equal) {
     if (token_.size() < 2 || token_.front() != '\'' || token_.back() != '\'') fail();
-    Node node{"item", 0, std::move(name), std::string(token_.substr(1, token_.size() - 2)), {std::move(index)}};
+    node.text = token_.substr(1, token_.size() - 2);
     next();
     return is_equal ? std::move(node) : Node{"not", 0, {}, {}, {std::move(node)}};
   }
@@ -174,11 +180,12 @@ class Evaluation {
     if (node.op == "number") return node.number;
     if (node.op == "name") return names_.value(node.name);
     if (node.op == "length") return names_.length(node.name);
+    if (node.op == "text") return is_text(names_.text(node.name), node.text);
     const auto left = value(node.operands.front());
     if (node.op == "|") return left ? left : value(node.operands.back());
     if (!left) return std::nullopt;
     if (node.op == "not") return *left == 0 ? 1 : 0;
-    if (node.op == "item") return is_item(node, *left);
+    if (node.op == "item") return is_text(names_.item(node.name, *left), node.text);
     if (node.op == "in") return names_.list_has(node.name, *left) ? 1 : 0;
     const auto right = value(node.operands.back());
     if (!right) return std::nullopt;
@@ -190,10 +197,9 @@ class Evaluation {
     throw Error(ErrorCode::bad_input, names_.where() + ": '" + text_ + "' " + what + "; correct config.json");
   }
 
-  std::optional<std::uint64_t> is_item(const Node& node, std::uint64_t index) const {
-    const auto item = names_.item(node.name, index);
-    if (!item) return std::nullopt;
-    return *item == node.text ? 1 : 0;
+  static std::optional<std::uint64_t> is_text(const std::optional<std::string>& found, const std::string& text) {
+    if (!found) return std::nullopt;
+    return *found == text ? 1 : 0;
   }
 
   std::uint64_t compute(const std::string& op, std::uint64_t a, std::uint64_t b) const {

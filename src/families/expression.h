@@ -9,6 +9,7 @@
 //     sum      := product (("+" | "-") product)*
 //     product  := atom (("*" | "/" | "%") atom)*
 //     atom     := number | name | "(" fallback ")"
+//               | name ("==" | "!=") "'" text "'"                       a text
 //               | name "[" fallback "]" ("==" | "!=") "'" text "'"      an item of a list of texts, or a letter of a text
 //               | "length" "(" name ")"                                 of such a list or text
 //
@@ -31,6 +32,7 @@ class Names {
   virtual ~Names() = default;
   [[nodiscard]] virtual std::optional<std::uint64_t> value(const std::string& name) const = 0;
   [[nodiscard]] virtual bool list_has(const std::string& name, std::uint64_t item) const = 0;
+  [[nodiscard]] virtual std::optional<std::string> text(const std::string& name) const = 0;  ///< none where no text stands
   /// Item `index` of a list of texts, or that letter of a text; none where there is none.
   [[nodiscard]] virtual std::optional<std::string> item(const std::string& name, std::uint64_t index) const = 0;
   [[nodiscard]] virtual std::optional<std::uint64_t> length(const std::string& name) const = 0;  ///< of such a list or text

@@ -218,6 +218,9 @@ class Table : public Names {
     return std::nullopt;
   }
   [[nodiscard]] bool list_has(const std::string& name, std::uint64_t item) const override { return name == "sparse" && item == 3; }
+  [[nodiscard]] std::optional<std::string> text(const std::string& name) const override {
+    return name == "kind" ? std::optional<std::string>("full") : std::nullopt;
+  }
   [[nodiscard]] std::optional<std::string> item(const std::string& name, std::uint64_t index) const override {
     const std::vector<std::string> kinds{"full", "linear"};
     return name == "kinds" && index < kinds.size() ? std::optional(kinds[index]) : std::nullopt;
@@ -246,6 +249,9 @@ TEST(Expression, Values) {
   EXPECT_EQ(evaluated("kinds[0] != 'full' or kinds[0] == '|'"), 0U);
   EXPECT_EQ(evaluated("kinds[2] == 'full' | h"), 16U);
   EXPECT_EQ(evaluated("other[0] == 'full'"), std::nullopt);
+  EXPECT_EQ(evaluated("kind == 'linear' or kind == 'full'"), 1U);
+  EXPECT_EQ(evaluated("kind != 'full'"), 0U);
+  EXPECT_EQ(evaluated("other == 'full' or kind == 'full' | h"), 16U);
   EXPECT_EQ(evaluated("length(kinds) + (length(other) | 1)"), 3U);
   EXPECT_EQ(Expression::parse("a * (b | a)", "test").names(), (std::vector<std::string>{"a", "b"}));
 }
@@ -263,8 +269,9 @@ TEST(Expression, TextThatIsNoneIsRefused) {
   for (const std::string& text :
        {std::string(), std::string("1 +"), std::string("* 2"), std::string("(1"), std::string("1)"), std::string("a b"),
         std::string("1 in"), std::string("12x"), std::string("99999999999999999999"), std::string("a # b"), std::string("a[0]"),
-        std::string("a[0] == full"), std::string("a[0] == 'full"), std::string("a[0 == 'full'"), std::string("length(a"),
-        std::string("length()"), deep, std::string(2000, '1'), std::string("not ") + std::string(400, 'x') + deep}) {
+        std::string("a[0] == full"), std::string("a[0] == 'full"), std::string("a[0 == 'full'"), std::string("a == 'full"),
+        std::string("a < 'full'"), std::string("1 == 'full'"), std::string("length(a"), std::string("length()"), deep,
+        std::string(2000, '1'), std::string("not ") + std::string(400, 'x') + deep}) {
     EXPECT_EQ(error_of([&] { static_cast<void>(Expression::parse(text, "test")); }).find("test: "), 0U) << text.substr(0, 20);
   }
 }

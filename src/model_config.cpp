@@ -225,7 +225,11 @@ std::optional<std::uint64_t> ModelConfig::length(std::string_view key) const {
 }
 
 std::optional<std::uint64_t> ModelConfig::number(std::string_view key) const {
-  if (const auto found = data_->overrides.find(key); found != data_->overrides.end()) return found->second;
+  const std::size_t dot = key.find('.');
+  const bool is_inner =
+      dot != std::string_view::npos && std::find(sub_configs.begin(), sub_configs.end(), key.substr(0, dot)) != sub_configs.end();
+  const auto given = data_->overrides.find(is_inner ? key.substr(dot + 1) : key);
+  if (given != data_->overrides.end()) return given->second;
   const Json* value = data_->find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_unsigned()) {

@@ -42,9 +42,13 @@ TEST(ModelConfig, LooksTwoLevelsDeepForOmniModels) {
 }
 
 TEST(ModelConfig, AnOverrideComesFirst) {
-  ModelConfig config = ModelConfig::parse(R"({"num_attention_heads": 4})", "config.json");
+  ModelConfig config =
+      ModelConfig::parse(R"({"num_attention_heads": 4, "text_config": {"a": 1}, "vision_config": {"a": 2}})", "config.json");
   config.override_number("num_attention_heads", 8);
+  config.override_number("a", 3);
   EXPECT_EQ(ModelConfig(config).number("num_attention_heads"), 8U);
+  EXPECT_EQ(config.number("text_config.a"), 3U);
+  EXPECT_EQ(config.number("vision_config.a"), 2U);
 }
 
 TEST(ModelConfig, TypeOfElements) {

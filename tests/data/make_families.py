@@ -7,9 +7,13 @@
     buffers   names of the state dict that are no parameters
 
 The tests compare our mapping of `modules` with `files`. Needs torch and transformers: python tests/data/make_families.py
+
+A few names in files (OLDER) transformers 5 keeps where it has loaded them, but does not write for a new model: of those models, `files` is what
+it writes after it has loaded a folder with such names.
 """
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +23,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import modeling_utils
 
 TEXT = dict(vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=4,
@@ -30,6 +35,11 @@ SHORT_VISION = {k: v for k, v in VISION.items() if k not in ("hidden_size", "int
 ROPE = dict(rope_type="default", mrope_section=[1, 1, 0], rope_theta=10000.0)
 LINEAR = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=3, linear_value_head_dim=5, linear_conv_kernel_dim=3)
 CLIP = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, image_size=8, patch_size=4, projection_dim=8)
+SIGLIP = {k: v for k, v in CLIP.items() if k != "projection_dim"} | dict(model_type="siglip_vision_model")
+CLIP_TOWER = (r"^(model\.)?vision_tower\.", r"\g<0>vision_model.")
+OLDER = {name: CLIP_TOWER for name in ("llava", "llava_next", "llava_onevision", "vipllava", "gemma3", "paligemma", "aya_vision", "cohere2_vision", "lfm2_vl")}
+OMNI_VISION = VISION | dict(out_hidden_size=16, num_position_embeddings=16, deepstack_visual_indexes=[0])
+OMNI_AUDIO = dict(d_model=16, encoder_layers=1, encoder_attention_heads=4, encoder_ffn_dim=24, num_mel_bins=8, max_source_positions=32, output_dim=16)
 
 
 def mimo():
@@ -122,6 +132,46 @@ MODELS = {
         text_config=TEXT | dict(rope_parameters=ROPE), vision_config=VISION | dict(out_hidden_size=16, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
     "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", dict(
         text_config=TEXT | MOE | dict(rope_parameters=ROPE), vision_config=VISION | dict(out_hidden_size=16, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
+    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", PLAIN | dict(moe_intermediate_size=6, moe_num_experts=4, moe_k=2, moe_layer_start_index=1, moe_num_shared_experts=1)),
+    "exaone_moe": ("ExaoneMoeForCausalLM", PLAIN | dict(
+        moe_intermediate_size=6, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1)),
+    "mimo_v2_flash": ("MiMoV2FlashForCausalLM", PLAIN | dict(
+        head_dim=6, v_head_dim=4, moe_intermediate_size=6, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
+        layer_types=["full_attention", "sliding_attention"], mlp_layer_types=["dense", "sparse"])),
+    "phimoe": ("PhimoeForCausalLM", PLAIN | dict(num_local_experts=4, num_experts_per_tok=2)),
+    "jamba": ("JambaForCausalLM", PLAIN | dict(
+        num_hidden_layers=4, num_experts=4, num_experts_per_tok=2, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
+        mamba_d_state=4, mamba_d_conv=2, mamba_expand=2, mamba_dt_rank=3)),
+    "lfm2_moe": ("Lfm2MoeForCausalLM", PLAIN | dict(
+        moe_intermediate_size=6, num_experts=4, num_experts_per_tok=2, num_dense_layers=1, layer_types=["conv", "full_attention"])),
+    "granitemoe": ("GraniteMoeForCausalLM", PLAIN | dict(num_local_experts=4, num_experts_per_tok=2)),
+    "granitemoeshared": ("GraniteMoeSharedForCausalLM", PLAIN | dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12)),
+    "granitemoehybrid": ("GraniteMoeHybridForCausalLM", PLAIN | dict(
+        num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, layer_types=["mamba", "attention"], mamba_n_heads=4, mamba_d_head=8,
+        mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=2)),
+    "qwen3_omni_moe_thinker": ("Qwen3OmniMoeThinkerForConditionalGeneration", dict(
+        text_config=TEXT | MOE | dict(rope_parameters=ROPE), vision_config=OMNI_VISION, audio_config=OMNI_AUDIO)),
+    "qwen2_5_omni_thinker": ("Qwen2_5OmniThinkerForConditionalGeneration", dict(
+        text_config=PLAIN | dict(rope_parameters=ROPE), vision_config=VISION | dict(out_hidden_size=16, fullatt_block_indexes=[1]), audio_config=OMNI_AUDIO)),
+    "llava_next": ("LlavaNextForConditionalGeneration", dict(text_config=TEXT | dict(model_type="llama"), vision_config=CLIP | dict(model_type="clip_vision_model"))),
+    "llava_onevision": ("LlavaOnevisionForConditionalGeneration", dict(text_config=PLAIN | dict(model_type="qwen2"), vision_config=SIGLIP | dict(vision_use_head=False))),
+    "vipllava": ("VipLlavaForConditionalGeneration", dict(
+        text_config=TEXT | dict(model_type="llama"), vision_config=CLIP | dict(model_type="clip_vision_model"), vision_feature_layer=[0, 1])),
+    "paligemma": ("PaliGemmaForConditionalGeneration", dict(
+        text_config=TEXT | dict(model_type="gemma"), vision_config=SIGLIP | dict(vision_use_head=True), projection_dim=16)),
+    "aya_vision": ("AyaVisionForConditionalGeneration", dict(text_config=PLAIN | dict(model_type="cohere2"), vision_config=SIGLIP)),
+    "cohere2_vision": ("Cohere2VisionForConditionalGeneration", dict(
+        text_config=PLAIN | dict(model_type="cohere2"), vision_config=SIGLIP, alignment_intermediate_size=8)),
+    "lfm2_vl": ("Lfm2VlForConditionalGeneration", dict(
+        text_config=PLAIN | dict(model_type="lfm2", layer_types=["conv", "full_attention"]),
+        vision_config={k: v for k, v in SIGLIP.items() if k != "image_size"} | dict(model_type="siglip2_vision_model", num_patches=16))),
+    "internvl": ("InternVLForConditionalGeneration", dict(
+        text_config=PLAIN | dict(model_type="qwen2"), vision_config={k: v for k, v in CLIP.items() if k != "projection_dim"} | dict(image_size=[8, 8], patch_size=[4, 4]))),
+    "mistral3": ("Mistral3ForConditionalGeneration", dict(
+        text_config=TEXT | dict(model_type="mistral"), vision_config={k: v for k, v in CLIP.items() if k != "projection_dim"} | dict(model_type="pixtral", head_dim=4))),
+    "aria": ("AriaForConditionalGeneration", dict(
+        text_config=PLAIN | dict(model_type="aria_text", moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
+        vision_config={k: v for k, v in SIGLIP.items()} | dict(model_type="idefics3_vision"), projector_patch_to_query_dict={4: 4})),
     "llava": ("LlavaForConditionalGeneration", dict(text_config=TEXT | dict(model_type="llama"), vision_config=CLIP | dict(model_type="clip_vision_model"))),
     "gemma3": ("Gemma3ForConditionalGeneration", dict(
         text_config=TEXT, vision_config={k: v for k, v in CLIP.items() if k != "projection_dim"} | dict(image_size=16), mm_tokens_per_image=4)),
@@ -132,10 +182,25 @@ def rows(tensors):
     return [[name, list(tensor.shape)] for name, tensor in tensors.items()]
 
 
-def golden(name, settings):
+def with_older_names(model, pattern, replacement):
+    """The model as transformers loads it from files with older names, which must be all that it asks for."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        path = Path(folder) / "model.safetensors"
+        tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in load_file(path).items()}
+        save_file(tensors, path, metadata={"format": "pt"})
+        loaded, found = type(model).from_pretrained(folder, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not found[kind], (kind, found[kind])
+    return loaded
+
+
+def golden(name, settings, older):
     cls = getattr(transformers, name) if isinstance(name, str) else name()
     torch.manual_seed(0)
     model = cls(cls.config_class(**settings))
+    if older:
+        model = with_older_names(model, *older)
     order = []
     split = modeling_utils.split_torch_state_dict_into_shards
 
@@ -161,7 +226,7 @@ def main():
     for name, (class_name, settings) in MODELS.items():
         if only and name not in only:
             continue
-        data = golden(class_name, settings)
+        data = golden(class_name, settings, OLDER.get(name))
         lines = [f'{json.dumps(k)}: ' + ("[\n" + ",\n".join("  " + json.dumps(r) for r in v) + "\n]" if v else "[]") for k, v in data.items() if k != "config"]
         text = '{\n"transformers": ' + json.dumps(transformers.__version__) + ',\n"config": ' + json.dumps(data["config"], indent=1) + ",\n" + ",\n".join(lines) + "\n}\n"
         (out / f"{name}.json").write_text(text)

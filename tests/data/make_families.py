@@ -151,6 +151,14 @@ MODELS = {
         mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=2)),
     "qwen3_omni_moe_thinker": ("Qwen3OmniMoeThinkerForConditionalGeneration", dict(
         text_config=TEXT | MOE | dict(rope_parameters=ROPE), vision_config=OMNI_VISION, audio_config=OMNI_AUDIO)),
+    "qwen3_omni_moe": ("Qwen3OmniMoeForConditionalGeneration", dict(
+        enable_audio_output=True, thinker_config=dict(text_config=TEXT | MOE | dict(rope_parameters=ROPE), vision_config=OMNI_VISION, audio_config=OMNI_AUDIO),
+        talker_config=dict(
+            text_config=TEXT | MOE | dict(rope_parameters=ROPE, shared_expert_intermediate_size=12), code_predictor_config=TEXT | dict(num_code_groups=4),
+            thinker_hidden_size=16, num_code_groups=4, accept_hidden_layer=1, spatial_merge_size=2),
+        code2wav_config=dict(
+            hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4, intermediate_size=24, codebook_size=8, num_quantizers=4,
+            decoder_dim=16, upsample_rates=[2, 2], upsampling_ratios=[2]))),
     "qwen2_5_omni_thinker": ("Qwen2_5OmniThinkerForConditionalGeneration", dict(
         text_config=PLAIN | dict(rope_parameters=ROPE), vision_config=VISION | dict(out_hidden_size=16, fullatt_block_indexes=[1]), audio_config=OMNI_AUDIO)),
     "llava_next": ("LlavaNextForConditionalGeneration", dict(text_config=TEXT | dict(model_type="llama"), vision_config=CLIP | dict(model_type="clip_vision_model"))),

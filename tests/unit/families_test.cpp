@@ -202,11 +202,16 @@ TEST_F(VisionTowers, AConfigWithoutTheTowersTypeMeansTheUsualOne) {
   EXPECT_EQ(mapped(modules_), sorted(text_of(files_)));
 }
 
-TEST_F(VisionTowers, OfAnotherTypeKeepTheNamesOfTheirModules) {
+TEST_F(VisionTowers, OnlyThoseOfClipsKindHaveIt) {
   Json config = read_golden("llava").at("config");
-  config.at("vision_config").at("model_type") = "dinov2";
-  config_ = ModelConfig::parse(config.dump(), "config.json");
-  EXPECT_EQ(mapped(modules_), sorted(text_of(bare_files_)));
+  for (const char* type :
+       {"clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "chinese_clip_vision_model", "mlcd_vision_model", "dinov2"}) {
+    config.at("vision_config").at("model_type") = type;
+    config_ = ModelConfig::parse(config.dump(), "config.json");
+    const bool has_it =
+        std::string_view(type).find("clip_vision") != std::string_view::npos || std::string_view(type).starts_with("siglip");
+    EXPECT_EQ(mapped(modules_), sorted(text_of(has_it ? files_ : bare_files_))) << type;
+  }
 }
 
 TEST(FamilyNames, AreSortedAndUnique) {

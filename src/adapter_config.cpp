@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int deepest = 100;
+constexpr std::size_t most_parameters = 4096;
 
 class Reader {
  public:
@@ -185,6 +186,10 @@ AdapterConfig parse_adapter_config(std::string_view text, const std::string& pat
   config.rank_pattern = reader.patterns("rank_pattern");
   config.alpha_pattern = reader.patterns("alpha_pattern");
   config.target_parameters = reader.texts("target_parameters");
+  if (config.target_parameters.size() > most_parameters) {
+    throw Error(ErrorCode::bad_input, printable(path, 4096) + ": lists " + std::to_string(config.target_parameters.size()) +
+                                          " target_parameters, at most " + std::to_string(most_parameters) + " were expected");
+  }
   config.modules_to_save = reader.texts("modules_to_save");
   config.task_type = reader.text("task_type");
   config.base_model = reader.text("base_model_name_or_path");

@@ -6,6 +6,15 @@
 #include "unshard/error.h"
 
 namespace unshard {
+namespace {
+
+std::string last_two(const std::string& name) {
+  const std::size_t last = name.rfind('.');
+  const std::size_t before = last == std::string::npos || last == 0 ? std::string::npos : name.rfind('.', last - 1);
+  return before == std::string::npos ? name : name.substr(before + 1);
+}
+
+}  // namespace
 
 BaseTensors::BaseTensors(const MapContext& context, const std::set<TensorId>& parts) {
   for (TensorId id = 0; id < context.table.size(); ++id) {
@@ -15,7 +24,14 @@ BaseTensors::BaseTensors(const MapContext& context, const std::set<TensorId>& pa
     const std::string name = row.origin == 0 ? without_peft(clean) : clean;
     const auto [place, is_new] = ids_.emplace(name, id);
     if (!is_new && context.table[place->second].origin != 0 && row.origin == 0) place->second = id;
+    by_ending_[last_two(name)].insert(name);
   }
+}
+
+const std::set<std::string>& BaseTensors::ending_with(const std::string& last_two) const {
+  static const std::set<std::string> none;
+  const auto found = by_ending_.find(last_two);
+  return found == by_ending_.end() ? none : found->second;
 }
 
 std::optional<TensorId> BaseTensors::find(const std::string& name) const {
@@ -34,6 +50,7 @@ void BaseTensors::tie(const std::string& head, const std::string& embedding) {
 
 void BaseTensors::replace(const std::string& name, TensorId with) {
   ids_[name] = with;
+  by_ending_[last_two(name)].insert(name);
   if (name == tied_head_) tied_head_.clear();
   replacements_.insert(with);
 }

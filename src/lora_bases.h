@@ -19,6 +19,8 @@ class BaseTensors {
   BaseTensors(const MapContext& context, const std::set<TensorId>& parts);
   [[nodiscard]] std::optional<TensorId> find(const std::string& name) const;
   [[nodiscard]] const std::map<std::string, TensorId>& all() const { return ids_; }
+  /// Names whose last two elements are these ("q_proj.weight").
+  [[nodiscard]] const std::set<std::string>& ending_with(const std::string& last_two) const;
   void replace(const std::string& name, TensorId with);
   /// Of a tied model without a stored head: the head's name stands for the embedding.
   void tie(const std::string& head, const std::string& embedding);
@@ -29,6 +31,7 @@ class BaseTensors {
 
  private:
   std::map<std::string, TensorId> ids_;
+  std::map<std::string, std::set<std::string>> by_ending_;
   std::set<TensorId> replacements_;
   std::string head_, tied_head_, tied_embedding_;  ///< tied_head_: where it is not stored
 };

@@ -9,10 +9,6 @@
 namespace unshard {
 namespace {
 
-bool ends_with_element(std::string_view name, std::string_view ending) {
-  return name == ending || (name.size() > ending.size() && name.ends_with(ending) && name[name.size() - ending.size() - 1] == '.');
-}
-
 class Finder {
  public:
   Finder(const MapContext& context, const AdapterUse& use, const BaseTensors& bases)
@@ -42,7 +38,7 @@ class Finder {
     return found_[{module, name}] = has_weight(of) || fit_parameters(context_, use_.config, bases_, of);
   }
 
-  /// Whether the pairs adapt the module's weight; no stack of experts that is called so.
+  /// Whether the pairs adapt the module's weight; a 3-D one that target_parameters lists is a stack of experts.
   [[nodiscard]] bool has_weight(const PairsOfModule& of) const {
     if (const auto base = bases_.find(of.name + ".weight"))
       return context_.table[*base].shape.size() != 3 || adapted_name(use_.config, of.module) == of.module;
@@ -170,7 +166,10 @@ bool ModuleNames::is_transposed(const std::string& name, TensorId base, const Sh
   const Shape& stored = context_.table[base].shape;
   if (stored.size() != 2 || !(stored == Shape{shape[1], shape[0]})) return false;
   if (shape[0] != shape[1] || any_glob_matches(context_.family.transposed, name)) return true;
-  if (!context_.family.transposed.empty() || squares == Squares::straight) return false;
+  // Of a family that is known, PEFT's flag says nothing: it is left true by hand and by old versions, and PEFT ignores it for linear
+  // layers.
+  const bool is_known = !context_.family.transposed.empty() || !context_.family.tensors.empty();
+  if (is_known || squares == Squares::straight) return false;
   if (squares == Squares::transposed) return true;
   throw Error(ErrorCode::unsupported, printable(name) +
                                           ": the adapter changes weights that are [out, in] and others that are [in, out], and " +

@@ -60,6 +60,7 @@ class Fitter {
         const bool either_way = !orientation_is_known() && is_other(assigned(usual, true), *parameters);
         return ParameterFit{std::move(*parameters), !either_way};
       }
+      if (const auto turned = assigned(usual, true)) keep(*turned);  // before any other order
     }
     try_all(false);
     if (ways_.empty() || !orientation_is_known()) try_all(true);
@@ -125,6 +126,7 @@ class Fitter {
     Parameter parameter{of_.name + "." + last, of_.module + "." + last, 1, true, transposed};
     const auto base = bases_.find(parameter.name);
     if (!base) {
+      if (!is_made_by_rules(parameter.name)) return std::nullopt;
       const auto rank = rank_of(config_, parameter.peft_name);
       if (!rank || pair.rank % *rank != 0) return std::nullopt;
       parameter.experts = pair.rank / *rank;
@@ -141,6 +143,11 @@ class Fitter {
     if (shape.size() != 3 || shape[0] == 0 || pair.rank % shape[0] != 0) return std::nullopt;
     parameter.experts = shape[0];
     return shape == (transposed ? Shape{shape[0], in, out} : Shape{shape[0], out, in}) ? std::optional(parameter) : std::nullopt;
+  }
+
+  [[nodiscard]] bool is_made_by_rules(const std::string& name) const {
+    const auto& rules = context_.family.rules;
+    return std::any_of(rules.begin(), rules.end(), [&](const Rule& rule) { return rule.whole_is_stored && rule.whole.match(name); });
   }
 
   /// The parameters in the order of the pairs, when the innermost pair is that of the first of `chosen`, and so on outwards.
@@ -161,6 +168,7 @@ class Fitter {
   }
 
   void try_from(std::vector<std::size_t>& chosen, bool turned) {
+    if (ways_.size() > 1) return;  // uncertain already
     const std::size_t depth = chosen.size();
     if (depth == of_.pairs.size()) return keep(*assigned(chosen, turned));
     for (std::size_t i = 0; i < fits_.size(); ++i) {
@@ -240,8 +248,8 @@ void require_certain(const ParameterFit& fit, const AdapterConfig& config, const
   throw Error(ErrorCode::unsupported,
               printable(config.path, 4096) + ": the LoRA pairs of " + printable(of.module) +
                   " fit its parameters in more than one way, one being " + name_list(names) +
-                  "; nothing says which is right: put the adapter_config.json there that PEFT has written, with target_parameters and "
-                  "peft_version");
+                  "; nothing says which is right: put the adapter_config.json that PEFT has written, with target_parameters and "
+                  "peft_version, beside the adapter or the checkpoint");
 }
 
 std::set<double> alphas_of(const AdapterUse& use) {

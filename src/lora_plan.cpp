@@ -141,7 +141,7 @@ class Planner {
                                               printable(name) +
                                               ", which the base has in several tensors, can't be folded; fold it with PEFT");
     }
-    add_by_rules(name, delta);
+    add_by_rules(name, pair.embedding ? transposed(delta) : delta);
   }
 
   /// DoRA: the norm is taken over the inputs of each output; of an embedding over its rows.
@@ -204,7 +204,9 @@ class Planner {
 
   /// The base has the tensor in another form: the pieces that the family's rules make of it.
   void add_by_rules(const std::string& name, const Delta& delta) {
-    for (const Made& piece : names_by_rules(context_, name, delta.shape, bases_)) {
+    const std::vector<Made> pieces = names_by_rules(context_, name, delta.shape, bases_);
+    if (pieces.empty()) throw Error(ErrorCode::internal, printable(name) + ": the base was found to have it, but no part of it is there");
+    for (const Made& piece : pieces) {
       for (const Term& term : piece.terms) {
         if (auto part = delta_of_piece(delta, term, piece.shape, piece.name)) add_to(*bases_.find(piece.name), std::move(*part));
       }

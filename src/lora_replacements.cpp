@@ -14,10 +14,6 @@
 namespace unshard {
 namespace {
 
-bool ends_with_element(std::string_view name, std::string_view ending) {
-  return name == ending || (name.size() > ending.size() && name.ends_with(ending) && name[name.size() - ending.size() - 1] == '.');
-}
-
 class Search {
  public:
   Search(const MapContext& context, const AdapterConfig& config, const BaseTensors& bases, const Replacement& one)
@@ -26,15 +22,16 @@ class Search {
   /// By the ending. Only the module that modules_to_save names may have moved; where none is named, at least the last two elements are the
   /// same.
   std::optional<std::string> run() const {
-    const std::size_t module = first_of_module(), last_two = elements_.size() < 2 ? 0 : elements_.size() - 2;
-    for (std::size_t first = 0; first <= std::min(module, last_two); ++first) {
+    const std::size_t module = first_of_module();
+    for (std::size_t first = 0; first <= std::min(module, last_two()); ++first) {
       const std::vector<std::string> found = ending_like(first);
       if (found.empty()) continue;
-      if (found.size() > 1 || !is_alike(found.front())) refuse(found);
+      const bool is_that = found.size() == 1 && is_alike(found.front()) && (first > 0 || is_of_language_model(found.front()));
+      if (!is_that) refuse(found);
       return found.front();
     }
     if (module == 0) return std::nullopt;  // no prefix that could be another
-    if (const std::vector<std::string> found = ending_like(last_two); !found.empty()) refuse(found);
+    if (const std::vector<std::string> found = ending_like(last_two()); !found.empty()) refuse(found);
     return std::nullopt;
   }
 
@@ -52,13 +49,28 @@ class Search {
     return elements_.size();
   }
 
-  /// Names of the base that end with the elements from `first`.
-  [[nodiscard]] std::vector<std::string> ending_like(std::size_t first) const {
-    const std::string_view tail = std::string_view(one_.name).substr(static_cast<std::size_t>(elements_[first].data() - one_.name.data()));
-    std::vector<std::string> found;
-    for (const auto& [name, id] : bases_.all()) {
-      if (ends_with_element(name, tail) && !bases_.is_replacement(id)) found.push_back(name);
+  [[nodiscard]] std::size_t last_two() const { return elements_.size() < 2 ? 0 : elements_.size() - 2; }
+  [[nodiscard]] std::string_view from_element(std::size_t first) const {
+    return std::string_view(one_.name).substr(static_cast<std::size_t>(elements_[first].data() - one_.name.data()));
+  }
+
+  /// Whether what the base has in front of the copy's name stands in front of an embedding too, as before all of a model; not
+  /// `audio.classifier` for a new `classifier`.
+  [[nodiscard]] bool is_of_language_model(const std::string& name) const {
+    const std::string prefix = name.substr(0, name.size() - one_.name.size());
+    for (const char* embedding : {"embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight"}) {
+      const std::set<std::string>& names = bases_.ending_with(embedding);
+      if (std::any_of(names.begin(), names.end(), [&](const std::string& one) { return one.starts_with(prefix); })) return true;
     }
+    return false;
+  }
+
+  /// Names of the base that end with the elements from `first`, of which there are at least two where the name has them.
+  [[nodiscard]] std::vector<std::string> ending_like(std::size_t first) const {
+    const std::string_view tail = from_element(first);
+    std::vector<std::string> found;
+    for (const std::string& name : bases_.ending_with(std::string(from_element(last_two()))))
+      if (ends_with_element(name, tail)) found.push_back(name);
     return found;
   }
 
@@ -104,14 +116,14 @@ std::vector<Replacement> own_rows(const std::vector<TensorRow>& table, const Ada
       return ends_with_element(one.name, before == std::string::npos ? tie.first : tie.first.substr(before + 1));
     });
   };
-  const std::vector<Replacement>& all = use.adapter.token_rows;
-  std::vector<Replacement> own;
-  for (const Replacement& one : all) {
-    const bool is_repeated = std::any_of(all.begin(), all.end(), [&](const Replacement& other) {
-      return other.tensor != one.tensor && is_own(other) && table[other.tensor].shape == table[one.tensor].shape;
-    });
-    if (is_own(one) || !is_repeated) own.push_back(one);
-  }
+  std::vector<Replacement> own, others;
+  for (const Replacement& one : use.adapter.token_rows) (is_own(one) ? own : others).push_back(one);
+  const auto is_repeated = [&](const Replacement& one) {
+    return std::any_of(own.begin(), own.end(),
+                       [&](const Replacement& other) { return table[other.tensor].shape == table[one.tensor].shape; });
+  };
+  std::erase_if(others, is_repeated);
+  own.insert(own.end(), others.begin(), others.end());
   return own;
 }
 

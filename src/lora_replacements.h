@@ -10,8 +10,8 @@
 
 namespace unshard {
 
-/// Local, pure. The name in the base of the tensor that `one` stands for; none when the base has no such: a new head. `columns_only`: only
-/// some rows of it are there. Throws Error(unsupported) naming both where it may be another tensor of the base.
+/// Local, pure. The name in the base of the tensor that `one` stands for; none when the base has no such: a new head. Throws
+/// Error(unsupported) naming both where it may be another tensor of the base.
 [[nodiscard]] std::optional<std::string> replaced_name(const MapContext& context, const AdapterConfig& config, const BaseTensors& bases,
                                                        const ModuleNames& names, const Replacement& one);
 

@@ -58,6 +58,10 @@ int compare_elements(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+bool ends_with_element(std::string_view name, std::string_view ending) {
+  return name == ending || (name.size() > ending.size() && name.ends_with(ending) && name[name.size() - ending.size() - 1] == '.');
+}
+
 std::vector<std::string_view> split_name(std::string_view name) {
   std::vector<std::string_view> elements;
   std::size_t begin = 0;

@@ -14,6 +14,9 @@ namespace unshard {
 
 [[nodiscard]] std::vector<std::string_view> split_name(std::string_view name);
 
+/// Whether `ending` is the last elements of `name`.
+[[nodiscard]] bool ends_with_element(std::string_view name, std::string_view ending);
+
 /// The order in which transformers 5 sorts a state dict that it converts (core_model_loading.py, dot_natural_key): by dotted elements,
 /// numbers by value and before words, numbers at the end of a word by value.
 [[nodiscard]] bool natural_less(std::string_view a, std::string_view b);

@@ -1,5 +1,7 @@
 // The output layer of a model whose config.json ties it to the embedding: written only where it is something else.
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "mapping_steps.h"
 #include "unshard/error.h"
@@ -20,13 +22,25 @@ std::optional<TensorId> copied_tensor(const MapContext& context, const Target& t
 
 namespace {
 
+// Model types that were published with false at the top of config.json and true in text_config, which their classes in transformers 5 pass
+// on (configuration_llava.py and others, __post_init__). Other types believe the top, and have a head of their own then.
+constexpr std::array<std::string_view, 13> tied_by_text{
+    "fast_vlm",        "glm4v",         "glm4v_moe",    "glm_ocr",    "hunyuan_vl", "llava",        "llava_next_video",
+    "llava_onevision", "minimax_m3_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl",   "video_llama_3"};
+
+bool text_says_tied(const ModelConfig& config) {
+  const bool is_passed_on = std::find(tied_by_text.begin(), tied_by_text.end(), config.model_type()) != tied_by_text.end();
+  return is_passed_on && config.flag("text_config.tie_word_embeddings").value_or(false);
+}
+
 bool tied_by_config(const MapContext& context) {
   const auto flag = context.config.flag("tie_word_embeddings");
   if (!flag && context.config.has("tie_word_embeddings")) {
     throw Error(ErrorCode::bad_input,
                 printable(context.config.path(), 4096) + ": tie_word_embeddings is neither true nor false; correct it");
   }
-  return flag ? *flag : context.family.tied_by_default.value_or(false);
+  if (flag) return *flag || text_says_tied(context.config);
+  return context.family.tied_by_default.value_or(false);
 }
 
 /// An adapter changed one of the two: both are written.

@@ -102,6 +102,9 @@ TEST(Parameters, ThatFitInTwoWaysAreRefused) {
   EXPECT_THAT(Experts({square}, {{4, 4, 4}}, R"({"r": 2, "lora_alpha": 2, "target_parameters": ["experts.down_proj"]})").refusal(),
               HasSubstr("more than one way"));
   EXPECT_EQ(Experts({square}, {{4, 4, 4}}, both).added_to("experts.down_proj"), "3");
+  // In the order of registration they fit as [in, out], in the other as [out, in], which the version says.
+  EXPECT_THAT(Experts({{"experts.up_proj", {2, 4, 3}}, {"experts.down_proj", {2, 3, 4}}}, {{3, 4, 4}, {4, 3, 4}}, both).refusal(),
+              HasSubstr("more than one way"));
   // Names that say nothing of their order, and shapes that neither do.
   EXPECT_THAT(Experts({{"experts.one", {2, 3, 4}}, {"experts.two", {2, 3, 4}}}, {{3, 4, 4}, {3, 4, 4}},
                       R"({"r": 2, "lora_alpha": 2, "peft_version": "0.21.2", "target_parameters": ["one", "two"]})")

@@ -82,6 +82,30 @@ TEST(Replacement, OfNoTensorIsANewHead) {
                                    "classifier.dense.weight <- base_model.model.classifier.dense.weight"));
 }
 
+TEST(Replacement, OfAWholeModelsPrefixIsFoundAndOfAPartIsRefused) {
+  const char* saves_heads = R"({"r": 2, "lora_alpha": 4, "modules_to_save": ["classifier", "lm_head"]})";
+  const std::pair<std::string, Shape> embedding{"language_model.model.embed_tokens.weight", {6, 4}};
+  EXPECT_THAT(Fold({embedding, {"language_model.lm_head.weight", {6, 4}}}, {{"lm_head.weight", {6, 4}}}, saves_heads).names(),
+              UnorderedElementsAre("language_model.model.embed_tokens.weight <- language_model.model.embed_tokens.weight",
+                                   "language_model.lm_head.weight <- base_model.model.lm_head.weight"));
+  EXPECT_THAT(Fold({embedding, {"audio.classifier.weight", {3, 4}}}, {{"classifier.weight", {3, 4}}}, saves_heads).refusal(),
+              HasSubstr("audio.classifier.weight"));
+}
+
+TEST(Replacement, OfASecondAdapterIsNotWrittenBesideTheFirst) {
+  Fold fold({{"projector.one.weight", {3, 4}}}, {{"model.projector.one.weight", {3, 4}}}, saves_projector);
+  const auto first = static_cast<TensorId>(fold.table.size());
+  fold.table.push_back({"base_model.model.model.projector.one.weight", DType::f32, {3, 4}, 1});
+  fold.options.lora.adapters.push_back({"second", find_adapters(fold.table, first, static_cast<TensorId>(fold.table.size()), true).at(0),
+                                        parse_adapter_config(saves_projector, "b.json"), 1});
+  try {
+    (void)fold.targets();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("two adapters hold a full copy"));
+  }
+}
+
 TEST(TrainedRows, AreFoundUnderAnotherPrefix) {
   const std::vector<Target> targets = Fold({{"text.embed.weight", {4, 2}}}, {{"model.embed.token_adapter.trainable_tokens_delta", {1, 2}}},
                                            R"({"r": 2, "lora_alpha": 4, "trainable_token_indices": {"embed": [3]}})")

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lora_modules.h"
 #include "unshard/error.h"
 #include "unshard/mapping.h"
 
@@ -238,6 +239,17 @@ TEST(Fold, OfASquareWeightFollowsTheConfigWhereNoOtherShapeTells) {
                   },
                   ErrorCode::unsupported),
               HasSubstr("m.s.weight"));
+}
+
+TEST(Fold, OfASquareWeightOfAKnownFamilyIsThatOfALinearLayerWhateverTheConfigSays) {
+  const std::vector<TensorRow> table{row("model.layers.0.self_attn.q_proj.weight", {4, 4})};
+  for (const auto& [type, transposed] : {std::pair("llama", false), std::pair("nobody", true)}) {
+    const MapContext context =
+        make_context(table, ModelConfig::parse(R"({"model_type": ")" + std::string(type) + R"("})", "config.json"), MapOptions{});
+    ModuleNames names(context);
+    names.squares = ModuleNames::Squares::transposed;
+    EXPECT_EQ(names.is_transposed(table[0].name, 0, {4, 4}), transposed) << type;
+  }
 }
 
 TEST(Fold, OfAModuleInPiecesIsRefusedForDora) {

@@ -22,15 +22,19 @@ BaseTensors::BaseTensors(const MapContext& context, const std::set<TensorId>& pa
     if (parts.contains(id)) continue;
     const std::string clean = without_wrappers(row.name);
     const std::string name = row.origin == 0 ? without_peft(clean) : clean;
-    const auto [place, is_new] = ids_.emplace(name, id);
-    if (!is_new && context.table[place->second].origin != 0 && row.origin == 0) place->second = id;
-    by_ending_[last_two(name)].insert(name);
+    const auto known = find(name);
+    if (!known || (context.table[*known].origin != 0 && row.origin == 0)) put(name, id);
   }
 }
 
-const std::set<std::string>& BaseTensors::ending_with(const std::string& last_two) const {
+void BaseTensors::put(const std::string& name, TensorId id) {
+  ids_[name] = id;
+  by_ending_[last_two(name)].insert(name);
+}
+
+const std::set<std::string>& BaseTensors::ending_like(const std::string& name) const {
   static const std::set<std::string> none;
-  const auto found = by_ending_.find(last_two);
+  const auto found = by_ending_.find(last_two(name));
   return found == by_ending_.end() ? none : found->second;
 }
 
@@ -45,12 +49,11 @@ void BaseTensors::tie(const std::string& head, const std::string& embedding) {
   const auto stored = find(embedding);
   if (find(head) || !stored) return;
   tied_head_ = head;
-  ids_.emplace(head, *stored);
+  put(head, *stored);
 }
 
 void BaseTensors::replace(const std::string& name, TensorId with) {
-  ids_[name] = with;
-  by_ending_[last_two(name)].insert(name);
+  put(name, with);
   if (name == tied_head_) tied_head_.clear();
   replacements_.insert(with);
 }

@@ -19,8 +19,8 @@ class BaseTensors {
   BaseTensors(const MapContext& context, const std::set<TensorId>& parts);
   [[nodiscard]] std::optional<TensorId> find(const std::string& name) const;
   [[nodiscard]] const std::map<std::string, TensorId>& all() const { return ids_; }
-  /// Names whose last two elements are these ("q_proj.weight").
-  [[nodiscard]] const std::set<std::string>& ending_with(const std::string& last_two) const;
+  /// Names whose last two elements ("q_proj.weight") are those of `name`.
+  [[nodiscard]] const std::set<std::string>& ending_like(const std::string& name) const;
   void replace(const std::string& name, TensorId with);
   /// Of a tied model without a stored head: the head's name stands for the embedding.
   void tie(const std::string& head, const std::string& embedding);
@@ -30,6 +30,8 @@ class BaseTensors {
   [[nodiscard]] bool is_replacement(TensorId id) const { return replacements_.contains(id); }
 
  private:
+  void put(const std::string& name, TensorId id);
+
   std::map<std::string, TensorId> ids_;
   std::map<std::string, std::set<std::string>> by_ending_;
   std::set<TensorId> replacements_;

@@ -59,7 +59,7 @@ class Search {
   [[nodiscard]] bool is_of_language_model(const std::string& name) const {
     const std::string prefix = name.substr(0, name.size() - one_.name.size());
     for (const char* embedding : {"embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight"}) {
-      const std::set<std::string>& names = bases_.ending_with(embedding);
+      const std::set<std::string>& names = bases_.ending_like(embedding);
       if (std::any_of(names.begin(), names.end(), [&](const std::string& one) { return one.starts_with(prefix); })) return true;
     }
     return false;
@@ -69,7 +69,7 @@ class Search {
   [[nodiscard]] std::vector<std::string> ending_like(std::size_t first) const {
     const std::string_view tail = from_element(first);
     std::vector<std::string> found;
-    for (const std::string& name : bases_.ending_with(std::string(from_element(last_two()))))
+    for (const std::string& name : bases_.ending_like(one_.name))
       if (ends_with_element(name, tail)) found.push_back(name);
     return found;
   }

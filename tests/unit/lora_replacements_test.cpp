@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lora_bases.h"
 #include "unshard/error.h"
 #include "unshard/lora.h"
 #include "unshard/mapping.h"
@@ -90,6 +91,18 @@ TEST(Replacement, OfAWholeModelsPrefixIsFoundAndOfAPartIsRefused) {
                                    "language_model.lm_head.weight <- base_model.model.lm_head.weight"));
   EXPECT_THAT(Fold({embedding, {"audio.classifier.weight", {3, 4}}}, {{"classifier.weight", {3, 4}}}, saves_heads).refusal(),
               HasSubstr("audio.classifier.weight"));
+}
+
+TEST(BaseTensors, FindByTheirEndingWhatWasStoredReplacedOrTied) {
+  const std::vector<TensorRow> table{{"a.embed.weight", DType::f32, {4, 2}, 0}, {"copy", DType::f32, {4, 2}, 0}};
+  const MapContext context = make_context(table, ModelConfig::parse(R"({"model_type": "nobody"})", "config.json"), MapOptions{});
+  BaseTensors bases(context, {1});
+  bases.tie("b.head.weight", "a.embed.weight");
+  bases.replace("c.new.bias", 1);
+  EXPECT_THAT(bases.ending_like("x.y.embed.weight"), ElementsAre("a.embed.weight"));
+  EXPECT_THAT(bases.ending_like("head.weight"), ElementsAre("b.head.weight"));
+  EXPECT_THAT(bases.ending_like("new.bias"), ElementsAre("c.new.bias"));
+  EXPECT_TRUE(bases.ending_like("weight").empty());
 }
 
 TEST(Replacement, OfASecondAdapterIsNotWrittenBesideTheFirst) {

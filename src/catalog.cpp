@@ -163,12 +163,7 @@ class HeaderReader {
 };
 
 void read_own_files(const Comm& comm, FileCache& files, const Source& source, HeaderReader& reader) {
-  const std::vector<int> owners = file_owners(comm, source);
-  std::vector<FileId> mine;
-  for (std::size_t file = 0; file < owners.size(); ++file) {
-    if (owners[file] == comm.rank()) mine.push_back(static_cast<FileId>(file));
-  }
-  reader.read(mine);
+  reader.read(files_of(file_owners(comm, source), comm.rank()));
   stop_if_signalled(files.limits());  // of a rank that had no files
 }
 

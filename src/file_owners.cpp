@@ -80,6 +80,13 @@ int ByteOwners::of(const Chunk& chunk) const {
   return group.ranks[std::min(number, group.ranks.size() - 1)];
 }
 
+std::vector<FileId> files_of(const std::vector<int>& owners, int rank) {
+  std::vector<FileId> files;
+  for (FileId file = 0; file < owners.size(); ++file)
+    if (owners[file] == rank) files.push_back(file);
+  return files;
+}
+
 int lowest_rank_on(const Comm& comm, const std::vector<std::uint32_t>& nodes) {
   const std::vector<int> ranks = ranks_on(RankPlaces(comm), nodes);
   if (ranks.empty()) throw Error(ErrorCode::internal, "no rank runs on a node that sees the file");

@@ -19,6 +19,9 @@ namespace unshard {
   return file_owners(RankPlaces(comm), source);
 }
 
+/// Local, pure. The files that `owners` give to a rank.
+[[nodiscard]] std::vector<FileId> files_of(const std::vector<int>& owners, int rank);
+
 /// Local, pure: the same on every rank. One rank for every byte of `source`, on a node that sees its file: balanced in bytes, neighbouring
 /// bytes on one rank, so that two ranks share few files. Throws Error(internal) for a file that no node sees.
 class ByteOwners {

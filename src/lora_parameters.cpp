@@ -210,7 +210,7 @@ std::vector<std::string> listed_parameters(const AdapterConfig& config, const st
     const std::size_t dot = listed.rfind('.');
     const std::string of = dot == std::string::npos ? "" : listed.substr(0, dot);
     // The name of the module may have lost its beginning (an adapter of an inner model).
-    if (of.empty() || of == module || module.ends_with("." + of) || of.ends_with("." + module)) lasts.insert(listed.substr(dot + 1));
+    if (of.empty() || ends_with_element(module, of) || ends_with_element(of, module)) lasts.insert(listed.substr(dot + 1));
   }
   return {lasts.begin(), lasts.end()};
 }

@@ -66,7 +66,7 @@ class Planner {
     const auto base = bases_.find(*name);
     const std::vector<std::uint64_t>* rows = nullptr;
     for (const auto& [of, numbers] : use_.config.token_rows)
-      if (of.empty() || module == of || module.ends_with("." + of)) rows = &numbers;
+      if (of.empty() || ends_with_element(module, of)) rows = &numbers;
     const TensorRow& of_base = row(*base);
     if (rows == nullptr || delta.shape.size() != 2 || rows->size() != delta.shape[0] || of_base.shape.size() != 2 ||
         of_base.shape[1] != delta.shape[1]) {

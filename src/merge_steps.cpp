@@ -30,8 +30,7 @@ bool is_on_nfs(const Session& session, const TargetFolder& target) {
 void check_links(const Session& session, const TargetFolder& target, const Source& source) {
   std::vector<std::string> paths;
   const std::vector<int> owners = collectively(session.comm, "target", [&] { return file_owners(session.comm, source); });
-  for (FileId file = 0; file < owners.size(); ++file)
-    if (owners[file] == session.comm.rank()) paths.push_back(source.files[file].path);
+  for (const FileId file : files_of(owners, session.comm.rank())) paths.push_back(source.files[file].path);
   for (const ShardFile& index : source.index_files)
     if (lowest_rank_on(session.comm, index.nodes) == session.comm.rank()) paths.push_back(index.path);
   check_no_link_into(session.comm, session.files, target, paths);

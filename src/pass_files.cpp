@@ -173,13 +173,6 @@ void send_files(const Mailbox& mailbox, const Bytes& address, const Token& token
   }
 }
 
-std::vector<FileId> files_of(const std::vector<int>& owners, int rank) {
-  std::vector<FileId> files;
-  for (FileId file = 0; file < owners.size(); ++file)
-    if (owners[file] == rank) files.push_back(file);
-  return files;
-}
-
 /// Receives what one rank has sent, which must be the files given.
 void receive_files(const Mailbox& mailbox, const Token& token, const std::vector<FileId>& expected, std::vector<Passed>& passed) {
   const std::size_t before = passed.size();

@@ -29,22 +29,18 @@ namespace {
 class PosixFile final : public File {
  public:
   PosixFile(std::string path, Descriptor descriptor, bool writable, std::shared_ptr<IoCounters> counters)
-      : path_(std::move(path)),
-        open_(std::move(descriptor)),
-        descriptor_(open_.number()),
-        writable_(writable),
-        counters_(std::move(counters)) {
+      : path_(std::move(path)), descriptor_(std::move(descriptor)), writable_(writable), counters_(std::move(counters)) {
     size_bytes_ = current_size();
     takes_turns_ = writable && !takes_parallel_writes();
   }
 
   [[nodiscard]] const std::string& path() const override { return path_; }
-  [[nodiscard]] int descriptor() const override { return descriptor_; }
+  [[nodiscard]] int descriptor() const override { return descriptor_.number(); }
   [[nodiscard]] std::uint64_t size() const override { return writable_ ? current_size() : size_bytes_; }
 
   void read_at(std::uint64_t position, std::span<std::byte> to) override {
     while (!to.empty()) {
-      const ssize_t count = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(position));
+      const ssize_t count = ::pread(descriptor_.number(), to.data(), to.size(), static_cast<off_t>(position));
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) fail(path_, "reading " + std::to_string(to.size()) + " bytes at " + std::to_string(position) + " failed", errno);
       if (count == 0) {
@@ -62,7 +58,7 @@ class PosixFile final : public File {
     std::unique_lock one_at_a_time(writing_, std::defer_lock);
     if (takes_turns_) one_at_a_time.lock();
     while (!from.empty()) {
-      const ssize_t count = ::pwrite(descriptor_, from.data(), from.size(), static_cast<off_t>(position));
+      const ssize_t count = ::pwrite(descriptor_.number(), from.data(), from.size(), static_cast<off_t>(position));
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0)
         fail(path_, "writing " + std::to_string(from.size()) + " bytes at " + std::to_string(position) + " failed",
@@ -75,12 +71,12 @@ class PosixFile final : public File {
   }
 
   bool reserve(std::uint64_t size_bytes) override {
-    if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes)) != 0)
+    if (::ftruncate(descriptor_.number(), static_cast<off_t>(size_bytes)) != 0)
       fail(path_, "setting the length to " + std::to_string(size_bytes) + " bytes failed", errno);
     if (size_bytes == 0) return true;
     int result = 0;
     do {
-      result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size_bytes));
+      result = ::fallocate(descriptor_.number(), 0, 0, static_cast<off_t>(size_bytes));
     } while (result != 0 && errno == EINTR);
     if (result == 0) return true;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return false;
@@ -88,26 +84,26 @@ class PosixFile final : public File {
   }
 
   void start_writeback(std::uint64_t position, std::uint64_t length) override {
-    ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), SYNC_FILE_RANGE_WRITE);
+    ::sync_file_range(descriptor_.number(), static_cast<off64_t>(position), static_cast<off64_t>(length), SYNC_FILE_RANGE_WRITE);
   }
 
   void drop_cache(std::uint64_t position, std::uint64_t length) override {
     constexpr unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    const int result = ::sync_file_range(descriptor_, static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
+    const int result = ::sync_file_range(descriptor_.number(), static_cast<off64_t>(position), static_cast<off64_t>(length), wait);
     const bool cant = errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP || errno == ESPIPE;
     if (result != 0 && !cant) fail_writing_back("writing back failed", errno);
-    ::posix_fadvise(descriptor_, static_cast<off_t>(position), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
+    ::posix_fadvise(descriptor_.number(), static_cast<off_t>(position), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
   }
 
   void sync() override {
-    if (::fsync(descriptor_) != 0) fail_writing_back("fsync failed", errno);
+    if (::fsync(descriptor_.number()) != 0) fail_writing_back("fsync failed", errno);
   }
 
  private:
   /// The kernel tells of a lost write once, and keeps its pages as if they were on the device: a later fsync would not hear of it, and who
   /// resumes would find them right. So they must go.
   [[noreturn]] void fail_writing_back(const std::string& what, int number) {
-    ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
+    ::posix_fadvise(descriptor_.number(), 0, 0, POSIX_FADV_DONTNEED);
     fail(path_, what, number);
   }
 
@@ -115,20 +111,19 @@ class PosixFile final : public File {
   [[nodiscard]] bool takes_parallel_writes() const {
     constexpr unsigned long lustre = 0x0BD00BD0, gpfs = 0x47504653;
     struct statfs status {};
-    if (::fstatfs(descriptor_, &status) != 0) return false;
+    if (::fstatfs(descriptor_.number(), &status) != 0) return false;
     const auto kind = static_cast<unsigned long>(status.f_type) & 0xFFFFFFFFUL;
     return kind == lustre || kind == gpfs;
   }
 
   [[nodiscard]] std::uint64_t current_size() const {
     struct stat status {};
-    if (::fstat(descriptor_, &status) != 0) fail(path_, "fstat failed", errno);
+    if (::fstat(descriptor_.number(), &status) != 0) fail(path_, "fstat failed", errno);
     return static_cast<std::uint64_t>(status.st_size);
   }
 
   std::string path_;
-  Descriptor open_;  // closed without a look at the result: written data was synced, or the file is given up
-  int descriptor_;
+  Descriptor descriptor_;  // closed without a look at the result: written data was synced, or the file is given up
   bool writable_;
   std::uint64_t size_bytes_ = 0;
   std::shared_ptr<IoCounters> counters_;  // an open file may outlive the file system
@@ -147,22 +142,23 @@ FileStatus from_stat(const struct stat& status) {
 /// A lock of the open file (F_OFD_SETLK): the kernel takes it back when the process ends; NFS and Lustre pass it on to other nodes.
 class PosixLock final : public FileLock {
  public:
-  PosixLock(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  PosixLock(std::string path, Descriptor descriptor) : path_(std::move(path)), descriptor_(std::move(descriptor)) {}
   ~PosixLock() override {
-    (void)::ftruncate(descriptor_, 0);  // the file says nothing about a run that has ended; if that fails the next run decides by the lock
-    ::close(descriptor_);
+    // The file says nothing about a run that has ended; if that fails the next run decides by the lock.
+    (void)::ftruncate(descriptor_.number(), 0);
   }
   PosixLock(const PosixLock&) = delete;
   PosixLock& operator=(const PosixLock&) = delete;
 
   void write(std::string_view text) override {
-    const bool written = ::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, text.data(), text.size(), 0) >= 0;
+    const int descriptor = descriptor_.number();
+    const bool written = ::ftruncate(descriptor, 0) == 0 && ::pwrite(descriptor, text.data(), text.size(), 0) >= 0;
     if (!written) fail(path_, "writing failed", errno);
   }
 
  private:
   std::string path_;
-  int descriptor_;
+  Descriptor descriptor_;
 };
 
 /// Takes the write lock of a whole file.
@@ -258,24 +254,14 @@ class PosixFileSystem final : public FileSystem {
   LockAttempt try_lock(const std::string& path) override {
     constexpr int most_tries = 10;
     for (int tries = 0;; ++tries) {
-      const int descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW, "opening for locking failed");
-      LockOutcome outcome = LockOutcome::busy;
-      try {
-        outcome = lock_descriptor(path, descriptor);
-      } catch (...) {
-        ::close(descriptor);
-        throw;
-      }
-      if (outcome == LockOutcome::busy) {
-        ::close(descriptor);
-        return {outcome, nullptr};
-      }
+      Descriptor descriptor(open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW, "opening for locking failed"));
+      const LockOutcome outcome = lock_descriptor(path, descriptor.number());
+      if (outcome == LockOutcome::busy) return {outcome, nullptr};
       // Whoever held it before may have removed or renamed the file since it was opened here.
       struct stat opened {
       }, there{};
-      const bool same = ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 && opened.st_ino == there.st_ino;
-      if (same || tries == most_tries) return {outcome, std::make_unique<PosixLock>(path, descriptor)};
-      ::close(descriptor);
+      const bool same = ::fstat(descriptor.number(), &opened) == 0 && ::lstat(path.c_str(), &there) == 0 && opened.st_ino == there.st_ino;
+      if (same || tries == most_tries) return {outcome, std::make_unique<PosixLock>(path, std::move(descriptor))};
     }
   }
 

@@ -3,8 +3,8 @@
 
     lora_against_peft.py --unshard build/unshard
 
-merge-lora must give what merge_and_unload gives in fp32, rounded once, within one unit in the last place (sums may be rounded in another order); adapters that
---output adapter, extract-lora and --lora extract write must load in PEFT and give the same logits. Exit status 0, 1 when something differs, 77 (skipped) where torch,
+merge-lora must give what merge_and_unload gives in fp64, but for the roundings of fp32 sums and one into the base's dtype; adapters that --output adapter,
+extract-lora and --lora extract write must load in PEFT and give the same logits. Exit status 0, 1 when something differs, 77 (skipped) where torch,
 transformers or peft are not installed.
 """
 import argparse
@@ -26,6 +26,7 @@ except ImportError as error:
 
 warnings.filterwarnings("ignore")
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+INTERMEDIATE = 88
 
 # name: dtype of the base, changes of the model, arguments of LoraConfig
 VARIANTS = {
@@ -44,7 +45,7 @@ VARIANTS = {
 
 
 def base_model(folder, dtype, **changes):
-    config = transformers.LlamaConfig(vocab_size=61, hidden_size=48, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4,
+    config = transformers.LlamaConfig(vocab_size=61, hidden_size=48, intermediate_size=INTERMEDIATE, num_hidden_layers=2, num_attention_heads=4,
                                       num_key_value_heads=2, **changes)
     torch.manual_seed(1)
     model = transformers.LlamaForCausalLM(config).to(dtype)
@@ -70,18 +71,15 @@ def state(folder):
     return {k: v for file in Path(folder).glob("*.safetensors") for k, v in load_file(file).items()}
 
 
-def check_close(got, want, what):
-    assert got.keys() == want.keys(), f"{what}: names {sorted(got.keys() ^ want.keys())[:4]}"
-    for name, reference in want.items():
-        value = got[name]
-        assert value.dtype == reference.dtype, f"{what}: {name} is {value.dtype}"
-        unit = torch.nextafter(reference.abs().float(), torch.tensor(torch.inf)) - reference.abs().float()
-        if reference.dtype == torch.bfloat16:
-            unit = unit * 2**16
-        apart = (value.float() - reference.float()).abs()
-        # One unit of the largest number that was added up: near zero the sum's own unit says nothing.
-        limit = torch.maximum(unit, torch.full_like(unit, torch.finfo(reference.dtype).eps * 0.5))
-        assert (apart <= limit).all(), f"{what}: {name} is up to {apart.max().item()} apart"
+def check_close(got, exact, sizes, terms, what):
+    """Every value within the error that fp32 may make in any order of adding up: a rounding per term of `sizes`, what the absolute values of all that is added up
+    come to (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and one rounding into the tensor's own dtype."""
+    assert got.keys() == exact.keys(), f"{what}: names {sorted(got.keys() ^ exact.keys())[:4]}"
+    for name, reference in exact.items():
+        last = torch.finfo(got[name].dtype).eps / 2 * reference.abs()
+        added_up = terms * torch.finfo(torch.float32).eps / 2 * sizes[name]
+        apart = (got[name].double() - reference).abs()
+        assert (apart <= last + added_up).all(), f"{what}: {name} is up to {apart.max().item()} apart"
 
 
 def logits(model):
@@ -89,17 +87,27 @@ def logits(model):
         return model.eval()(input_ids=torch.arange(20).reshape(2, 10)).logits.float()
 
 
+def merged_by_peft(folder, change=lambda tensor: tensor):
+    """What merge_and_unload gives in fp64, of every number after `change`."""
+    wide = transformers.LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.float64)
+    adapted = peft.PeftModel.from_pretrained(wide, folder / "adapter")
+    with torch.no_grad():
+        for tensor in adapted.parameters():
+            tensor.copy_(change(tensor))
+    return adapted.merge_and_unload().state_dict()
+
+
 def try_variant(unshard, folder, dtype, changes, arguments):
     model = base_model(folder / "base", dtype, **changes)
     adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **arguments))
     randomise(adapted, 2)
     adapted.save_pretrained(folder / "adapter")
-    # The reference: in fp32, rounded once.
-    wide = transformers.LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
-    reference = peft.PeftModel.from_pretrained(wide, folder / "adapter").merge_and_unload()
-    want = {k: v.to(dtype).contiguous() for k, v in reference.state_dict().items()}
     run(unshard, "merge-lora", "--base-model", folder / "base", "--lora-adapter", folder / "adapter", "--target-dir", folder / "folded")
-    check_close(state(folder / "folded"), want, "folded")
+    folded = state(folder / "folded")
+    assert all(tensor.dtype == dtype for tensor in folded.values()), "folded: a dtype is not the base's"
+    rank = max([arguments["r"], *arguments.get("rank_pattern", {}).values()])
+    terms = rank + 2 + (INTERMEDIATE if arguments.get("use_dora") else 0)  # DoRA divides by the norm of a row
+    check_close(folded, merged_by_peft(folder), merged_by_peft(folder, torch.abs), terms, "folded")
     transformers.LlamaForCausalLM.from_pretrained(folder / "folded", dtype=dtype)
 
 

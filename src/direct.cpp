@@ -86,13 +86,13 @@ class PieceWriter {
     const Extent written{piece.file, piece.begin, piece.end, checksum};
     state_.book.add(written.file, written.begin, written.end, checksum);
     if (state_.options.written) state_.options.written(written);
-    state_.settler->add(item.file, written, buffers_.scratch);
+    state_.settler.add(item.file, written, buffers_.scratch);
     state_.counters.written_bytes += bytes;
     state_.counters.not_reported_bytes += bytes;
   }
 
   /// After the last piece.
-  void finish() { state_.settler->finish(buffers_.scratch); }
+  void finish() { state_.settler.finish(buffers_.scratch); }
 
  private:
   MoveState& state_;

@@ -12,6 +12,7 @@
 #include "plain_shared_file.h"
 #include "unshard/agree.h"
 #include "unshard/error.h"
+#include "value_bytes.h"
 
 namespace unshard {
 
@@ -29,6 +30,30 @@ class InProcessRequest final : public Request {
   std::shared_ptr<World> world_;  // may outlive the run
   int rank_;
   std::shared_ptr<InProcessPost> post_;
+};
+
+/// The first rank writes what all have brought, perhaps after the others have returned, as ompio's vulcan and ROMIO do.
+class AggregatedFile final : public SharedFile {
+ public:
+  using GatherBy = std::function<std::vector<Bytes>(const std::string& call, const Bytes& brought)>;
+  AggregatedFile(std::unique_ptr<File> file, GatherBy gather) : file_(std::move(file)), gather_(std::move(gather)) {}
+
+  void write_at_all(std::uint64_t position, std::span<const std::byte> from) override {
+    const std::optional<Error> failure = attempt([&] { check_call_size(from.size(), "a collective write"); });
+    Bytes brought = bytes_of(std::vector{position});
+    if (!failure) brought.insert(brought.end(), from.begin(), from.end());
+    for (const Bytes& part : gather_("write_at_all on " + file_->path(), brought)) {
+      std::uint64_t at = 0;
+      std::memcpy(&at, part.data(), sizeof at);
+      if (part.size() > sizeof at) file_->write_at(at, std::span(part).subspan(sizeof at));
+    }
+    if (failure) throw Error(*failure);
+  }
+  void close() override { (void)gather_("close of " + file_->path(), {}); }
+
+ private:
+  std::unique_ptr<File> file_;
+  GatherBy gather_;
 };
 
 class InProcessComm final : public Comm {
@@ -95,10 +120,16 @@ class InProcessComm final : public Comm {
   }
   std::unique_ptr<SharedFile> open_shared(const std::string& path, const std::vector<std::pair<std::string, std::string>>&) override {
     auto file = collectively(*this, "open", [&] { return files_.open_for_writing(path, false); });
-    return std::make_unique<PlainSharedFile>(std::move(file), [this](const std::string& call) { (void)meet(call, {}); });
+    return std::make_unique<AggregatedFile>(std::move(file),
+                                            [this](const std::string& call, const Bytes& brought) { return gather_by(call, brought); });
   }
 
  private:
+  /// What all ranks brought, on rank 0.
+  std::vector<Bytes> gather_by(const std::string& call, const Bytes& mine) {
+    const auto met = meet(call, {mine});
+    return rank_ == 0 ? firsts(*met) : std::vector<Bytes>{};
+  }
   std::shared_ptr<Meeting> meet(const std::string& call, std::vector<Bytes> brought) {
     return world_->meet(group_, world_rank_, call, std::move(brought));
   }

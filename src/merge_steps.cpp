@@ -140,7 +140,7 @@ MoveReport move_and_verify(const Session& session, FileCache& files, const Sourc
   });
   session.log.end_progress();
   times.enter("verify");
-  if (options.verify && !report.read_back)
+  if (options.verify && !move_with.read_back)
     verify(session.comm, session.files, target.partial, plan, report.extents, limits_of(session, options.input), target.blind);
   return report;
 }

@@ -168,7 +168,7 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
                   .options = options,
                   .work = work_needs(targets),
                   .book = ExtentBook(plan, comm.rank()),
-                  .settler = writes_some_collectively(plan, places, options.io) ? nullptr : std::make_unique<Settler>(options.read_back),
+                  .settler = Settler(options.read_back, options.trail_bytes),
                   .counters = {},
                   .error = {}};
   if (needs_rounds(plan, places, options))
@@ -178,7 +178,6 @@ MoveReport move(Comm& comm, FileCache& sources, const Source& source, const Cata
   state.report_progress();
   MoveReport report;
   report.extents = collectively(comm, "move", [&] { return state.book.finished(); });
-  report.read_back = state.settler != nullptr && options.read_back;
   report.read_bytes = state.counters.read_bytes;
   report.messages = state.counters.messages;
   report.exchanged_bytes = state.counters.exchanged_bytes;

@@ -88,7 +88,7 @@ struct MoveState {
   const MoveOptions& options;
   WorkNeeds work;
   ExtentBook book;
-  std::unique_ptr<Settler> settler;  ///< null when some file is written collectively
+  Settler settler;
   Counters counters;
   std::uint64_t busy_ns = 0;   ///< main thread only
   std::optional<Error> error;  ///< the first of this rank; main thread only

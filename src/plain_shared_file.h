@@ -1,9 +1,7 @@
-// A SharedFile without MPI: each rank has its own descriptor and writes its own range.
+// The SharedFile of a rank that is alone: a plain file.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "unshard/comm.h"
 #include "unshard/file_system.h"
@@ -18,15 +16,12 @@ void check_call_size(std::uint64_t size_bytes, const char* what);
 
 class PlainSharedFile final : public SharedFile {
  public:
-  /// `meet` is called at the end of each collective call; it returns when all ranks have called it.
-  PlainSharedFile(std::unique_ptr<File> file, std::function<void(const std::string& call)> meet);
+  explicit PlainSharedFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
   void write_at_all(std::uint64_t position, std::span<const std::byte> from) override;
-  void close() override;
+  void close() override { file_.reset(); }
 
  private:
   std::unique_ptr<File> file_;
-  std::string path_;
-  std::function<void(const std::string& call)> meet_;
 };
 
 }  // namespace unshard

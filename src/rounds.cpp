@@ -56,6 +56,7 @@ class Wave {
       if (number % rounds_between_comparisons_ == 0) common = compare();
     }
     output_.close();
+    if (!common.must_stop) common = compare();
     settle_rest(common);
     if (!common.must_stop) common = compare();
     return common.signal;
@@ -66,12 +67,16 @@ class Wave {
   static constexpr std::uint64_t most_rounds_between_comparisons = 8;
 
   /// Collective. A rank that has failed goes on sending what it has not read, and its receivers write it. So what was written counts only
-  /// once no rank has failed: what is written in one turn was read in earlier ones.
+  /// once no rank has failed: what is written in one turn was read in earlier ones. And what ranks write together may be written by
+  /// another one than it came from: it is settled only once every rank has returned from the call.
   Common compare() {
     const Common common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
     if (!common.must_stop || common.signal != 0) {
       state_.keep(attempt([&] {
-        for (const Extent& extent : written_) state_.options.written(extent);
+        for (const Extent& extent : written_) {
+          if (state_.options.written) state_.options.written(extent);
+          if (output_.is_collective()) to_settle_.push_back(extent);
+        }
       }));
     }
     written_.clear();
@@ -117,8 +122,9 @@ class Wave {
   }
 
   void settle_rest(const Common& common) {
-    if (state_.error || common.must_stop || !state_.settler) return;
-    workers_.start(workers_.size(), [&](std::size_t worker, std::size_t) { state_.settler->finish(buffers_[worker].scratch); });
+    if (state_.error || common.must_stop) return;
+    for (const Extent& extent : std::exchange(to_settle_, {})) state_.keep(attempt([&] { output_.settle(extent, buffers_[0].scratch); }));
+    workers_.start(workers_.size(), [&](std::size_t worker, std::size_t) { state_.settler.finish(buffers_[worker].scratch); });
     state_.keep(workers_.wait());
   }
 
@@ -138,7 +144,6 @@ class Wave {
   }
 
   void note_written(const Round::Part& part) {
-    if (!state_.options.written) return;
     const std::lock_guard lock(mutex_);
     written_.push_back(extent_of(part));
   }
@@ -172,13 +177,21 @@ class Wave {
     return std::span(data).subspan(part.piece.begin - round.step.begin, part.piece.end - part.piece.begin);
   }
 
-  /// The work of the I/O threads during one round: writing where no collective call does it, reading for this rank, reading for others.
+  /// The work of the I/O threads during one round: writing where no collective call does it, settling where one did, reading for this
+  /// rank, reading for others.
   void start_threads(Round& made, Bytes& made_data, const Outgoing& next, Bytes& sent, const Round& written, Bytes& written_data) {
     grow(sent, next.bytes);
+    settling_ = std::exchange(to_settle_, {});
+    const std::size_t settles = state_.error ? 0 : settling_.size();
     const std::size_t writes = output_.is_collective() || state_.error ? 0 : written.parts.size();
     const std::size_t reads = state_.error ? 0 : made.parts.size();
     const std::size_t others = state_.error ? 0 : next.items.size();
-    workers_.start(writes + reads + others, [&, writes, reads](std::size_t worker, std::size_t task) {
+    workers_.start(settles + writes + reads + others, [&, settles, writes, reads](std::size_t worker, std::size_t task) {
+      if (task < settles) {
+        output_.settle(settling_[task], buffers_[worker].scratch);
+        return;
+      }
+      task -= settles;
       if (task < writes) {
         const Round::Part& part = written.parts[task];
         output_.write_alone(extent_of(part), output_of(written, part, written_data), buffers_[worker].scratch);
@@ -234,7 +247,8 @@ class Wave {
   Bytes received_;
   std::uint64_t rounds_between_comparisons_ = 1;
   std::mutex mutex_;
-  std::vector<Extent> written_;  ///< since ranks were compared last
+  std::vector<Extent> written_;               ///< since ranks were compared last
+  std::vector<Extent> to_settle_, settling_;  ///< of a collective file: next turn, in this one
 };
 
 /// Moves waves with steps short enough that no reader sends more in a round than it has memory for.

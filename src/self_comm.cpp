@@ -105,7 +105,7 @@ class SelfComm final : public Comm {
 
   std::unique_ptr<Comm> split(int) override { return self_comm(); }
   std::unique_ptr<SharedFile> open_shared(const std::string& path, const std::vector<std::pair<std::string, std::string>>&) override {
-    return std::make_unique<PlainSharedFile>(files_->open_for_writing(path, false), [](const std::string&) {});
+    return std::make_unique<PlainSharedFile>(files_->open_for_writing(path, false));
   }
 
  private:

@@ -16,15 +16,13 @@
 
 namespace unshard {
 
-/// How many bytes of output a rank keeps in the page cache behind the place where it writes: enough for the device to work at full speed.
-inline constexpr std::uint64_t usual_trail_bytes = std::uint64_t{64} << 20;
-
 /// All functions are Local and thread-safe, and throw Error(verification) naming a piece that is not what was written, or Error(io) when
 /// the device refused it.
 class Settler {
  public:
-  /// `reads_back`: pieces are compared with their checksums before they are dropped.
-  explicit Settler(bool reads_back, std::uint64_t trail_bytes = usual_trail_bytes) : reads_back_(reads_back), trail_bytes_(trail_bytes) {}
+  /// `reads_back`: pieces are compared with their checksums before they are dropped. `trail_bytes`: as in MoveOptions.
+  explicit Settler(bool reads_back, std::uint64_t trail_bytes = MoveOptions().trail_bytes)
+      : reads_back_(reads_back), trail_bytes_(trail_bytes) {}
 
   /// Notes a piece that was written through `file`. Settles the oldest ones when there are too many, or of too many files (they stay open).
   /// `buffer` is used for reading.

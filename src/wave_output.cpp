@@ -54,7 +54,11 @@ void WaveOutput::write_alone(const Extent& piece, std::span<const std::byte> dat
     write_out(*file, piece.begin, data);
   }
   note_written(data.size());
-  if (state_.settler) state_.settler->add(file, piece, buffer);
+  state_.settler.add(file, piece, buffer);
+}
+
+void WaveOutput::settle(const Extent& piece, std::span<std::byte> buffer) {
+  state_.settler.add(open(piece.file), piece, buffer);
 }
 
 void WaveOutput::close() {

@@ -30,6 +30,9 @@ class WaveOutput {
   /// Local. Thread-safe. Writes the bytes of `piece`; settles what was written before, with `buffer` (settle.h).
   void write_alone(const Extent& piece, std::span<const std::byte> data, std::span<std::byte> buffer);
 
+  /// Local. Thread-safe. Settles a piece that was written together, once every rank of the group has returned from that call.
+  void settle(const Extent& piece, std::span<std::byte> buffer);
+
   /// Collective over the group.
   void close();
 

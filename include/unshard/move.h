@@ -44,7 +44,8 @@ struct MoveOptions {
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  ///< bound of all buffers of this rank together
   std::size_t open_files = 0;  ///< shards that this rank may have open at the same time: whether ranks can share them
   bool home_readers = false;   ///< each shard is read by one rank that sees it and sent to the owners; else owners read
-  bool read_back = false;  ///< a rank reads back and compares what it has written, as it goes; only where no file is written collectively
+  bool read_back = false;      ///< a rank reads back and compares what it has written, as it goes
+  std::uint64_t trail_bytes = std::uint64_t{64} << 20;  ///< of output that a rank leaves in the page cache behind the place where it writes
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)>
       progress;  ///< called now and then on every rank, with the bytes that all ranks have written since the last call
@@ -57,7 +58,6 @@ struct MoveOptions {
 /// Per rank figures of a move.
 struct MoveReport {
   std::vector<Extent> extents;  ///< what this rank wrote, sorted by file and position
-  bool read_back = false;       ///< all of it, on every rank, was read back and compared
   std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
   std::uint64_t messages = 0;                                ///< that this rank received: all that one rank sent it in one round is one
   std::uint64_t read_ns = 0, exchange_ns = 0, write_ns = 0;  ///< of the I/O threads together; they overlap

@@ -273,6 +273,7 @@ Setting random_setting(Dice& dice) {
   s.move.home_readers = dice.chance(2);
   s.node_local = s.move.home_readers && s.ranks_per_node > 0 && dice.chance(2);
   s.move.read_back = dice.chance(2);
+  if (dice.chance(2)) s.move.trail_bytes = dice.up_to(1000);
   s.spare_bytes = dice.one_of<std::uint64_t>({0, 3000, 1000000});
   return s;
 }

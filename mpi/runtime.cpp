@@ -55,6 +55,14 @@ void yield_while_waiting() {
 #endif
 }
 
+/// Components that gather the bytes of all ranks into one do so in a buffer of this size, 32 MiB by default: too large for the cache of a
+/// core. Measured on one node with vulcan: 1.1 times the time of separate writes instead of 2.1. What the user has set stays.
+void gather_in_short_cycles() {
+#ifdef OMPI_MAJOR_VERSION
+  setenv("OMPI_MCA_io_ompio_bytes_per_agg", "1048576", 0);
+#endif
+}
+
 /// Ranks write long ranges that do not overlap. Open MPI's default for files of several nodes (vulcan) first sends them to a few of the
 /// ranks: with shards on the disks of four hosts 594 MB crossed the network instead of 265 MB, in twice the time. What the user has set
 /// stays.
@@ -153,7 +161,10 @@ Runtime::Runtime(const Launch& launch) {
     return;
   }
   if (would_not_start(launch)) throw Error(ErrorCode::mpi, "start: " + advice_for_singletons(launch));
-  if (launch.one_node) prefer_shared_memory();
+  if (launch.one_node) {
+    prefer_shared_memory();
+    gather_in_short_cycles();
+  }
   yield_while_waiting();
   write_where_the_bytes_are();
   std::optional<StartLimit> start_limit;

@@ -64,7 +64,7 @@ Plan agree_on_plan(const Session& session, const Targets& targets, const Layout&
       plan_options.nodes.push_back(target.writes(rank) ? session.comm.node_of(rank) : no_writer);
     plan_options.one_node_per_file = is_on_nfs(session, target);
   }
-  plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.input.threads);
+  plan_options.step_bytes = step_bytes_for(limits_of(session, options.input).buffer_bytes, options.io, session.comm.node_count());
   // Stage 2 completes the model: it writes what stage 1 has not, by the journals (`done`). Only the dry run has to believe in stage 1.
   plan_options.stage = options.stage == 2 && !options.dry_run ? 0 : options.stage;
   plan_options.stage_layers = options.stage_layers;

@@ -27,6 +27,9 @@ constexpr std::uint64_t most_scratch_bytes = 512 * kibibyte;
 constexpr std::uint64_t least_thread_bytes = 256 * kibibyte;
 constexpr std::uint64_t least_step_bytes = 64 * kibibyte;
 constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
+// A collective write of a longer step is one long call, whose bytes have left the cache when the kernel copies them (measured on one node
+// with every component of Open MPI: bench/README.md). A server's file is better written in long calls.
+constexpr std::uint64_t most_local_collective_step_bytes = 2 * mebibyte;
 // Of what is computed: with its factors it stays in the cache of a core between reading, adding and casting.
 constexpr std::uint64_t usual_block_bytes = mebibyte;
 // Where something is computed, this part of the budget is for it.
@@ -66,8 +69,9 @@ std::uint64_t shorter_step(const Plan& plan, const StepLimit& limit, std::uint64
   return std::max(shortest, std::min(plan.step_bytes / 2, std::bit_floor(scaled)));
 }
 
-std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int) {
-  return std::clamp(std::bit_floor(buffer_bytes / steps_in_budget), least_step_bytes, most_step_bytes);
+std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, IoMode io, int nodes) {
+  const std::uint64_t most = io == IoMode::collective && nodes == 1 ? most_local_collective_step_bytes : most_step_bytes;
+  return std::clamp(std::bit_floor(buffer_bytes / steps_in_budget), least_step_bytes, most);
 }
 
 std::uint64_t least_buffer_bytes(const Plan& plan, const MoveOptions&) {

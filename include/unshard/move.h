@@ -64,8 +64,8 @@ struct MoveReport {
   std::uint64_t busy_ns = 0;                                 ///< during which the I/O threads had work
 };
 
-/// Local, pure. PlanOptions::step_bytes for ranks with so many bytes of buffers and so many I/O threads.
-[[nodiscard]] std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, int threads);
+/// Local, pure. PlanOptions::step_bytes for ranks on so many nodes, each with so many bytes of buffers.
+[[nodiscard]] std::uint64_t step_bytes_for(std::uint64_t buffer_bytes, IoMode io, int nodes);
 
 /// What the choice of readers follows from; the same on every rank.
 struct ReadFacts {

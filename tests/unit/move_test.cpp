@@ -328,7 +328,7 @@ TEST(Budget, NeverExceedsWhatIsGiven) {
       const Budget direct = direct_budget(buffer, threads);
       EXPECT_LE(direct.threads * (direct.scratch_bytes + 2 * direct.piece.most_bytes), buffer);
       EXPECT_GE(direct.piece.usual_bytes, std::uint64_t{64} << 10);
-      const std::uint64_t step = step_bytes_for(buffer, threads);
+      const std::uint64_t step = step_bytes_for(buffer, IoMode::automatic, 2);
       const Budget rounds = rounds_budget(buffer, threads, step);
       EXPECT_LE(3 * step + rounds.threads * (rounds.scratch_bytes + step) + 2 * rounds.send_bytes, buffer);
       EXPECT_GE(rounds.send_bytes, step) << buffer << " " << threads;

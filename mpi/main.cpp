@@ -177,7 +177,7 @@ int run_with_ranks(const Launch& launch, std::optional<CommandLine>& line, const
 }
 
 /// For OpenBLAS, below Debian's LibTorch. It starts a thread for each core when it is loaded; none of them is used. And of Debian 12 it
-/// takes processors that are younger than it is for a Pentium 4 (seen on a Xeon of 2023: folding took 1.13 to 1.15 times as long), so it is
+/// takes processors that are younger than it is for a Pentium 4 (seen on a Xeon of 2023: folding took 1.1 to 1.3 times as long), so it is
 /// told the kernels that this one can run. What the user has set stays.
 void set_up_blas() {
   setenv("OPENBLAS_NUM_THREADS", "1", 0);

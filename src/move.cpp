@@ -28,7 +28,7 @@ constexpr std::uint64_t least_thread_bytes = 256 * kibibyte;
 constexpr std::uint64_t least_step_bytes = 64 * kibibyte;
 constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
 // A collective write of a longer step is one long call, whose bytes have left the cache when the kernel copies them (measured on one node
-// with every component of Open MPI: bench/README.md). A server's file is better written in long calls.
+// with every component of Open MPI: bench/README.md). Ranks of several nodes write to a server, for which long calls are better.
 constexpr std::uint64_t most_local_collective_step_bytes = 2 * mebibyte;
 // Of what is computed: with its factors it stays in the cache of a core between reading, adding and casting.
 constexpr std::uint64_t usual_block_bytes = mebibyte;

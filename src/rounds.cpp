@@ -68,7 +68,8 @@ class Wave {
 
   /// Collective. A rank that has failed goes on sending what it has not read, and its receivers write it. So what was written counts only
   /// once no rank has failed: what is written in one turn was read in earlier ones. And what ranks write together may be written by
-  /// another one than it came from: it is settled only once every rank has returned from the call.
+  /// another one than it came from: it is settled only once every rank has returned from the call. (MPI promises others the bytes only
+  /// after MPI_File_sync; ROMIO and ompio have written them when they return. Else a right merge would be refused.)
   Common compare() {
     const Common common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
     if (!common.must_stop || common.signal != 0) {
@@ -123,7 +124,10 @@ class Wave {
 
   void settle_rest(const Common& common) {
     if (state_.error || common.must_stop) return;
-    for (const Extent& extent : std::exchange(to_settle_, {})) state_.keep(attempt([&] { output_.settle(extent, buffers_[0].scratch); }));
+    state_.keep(attempt([&] {
+      for (const Extent& extent : std::exchange(to_settle_, {})) output_.settle(extent, buffers_[0].scratch);
+    }));
+    if (state_.error) return;
     workers_.start(workers_.size(), [&](std::size_t worker, std::size_t) { state_.settler.finish(buffers_[worker].scratch); });
     state_.keep(workers_.wait());
   }
@@ -144,6 +148,7 @@ class Wave {
   }
 
   void note_written(const Round::Part& part) {
+    if (!state_.options.written && !output_.is_collective()) return;
     const std::lock_guard lock(mutex_);
     written_.push_back(extent_of(part));
   }
@@ -181,14 +186,14 @@ class Wave {
   /// rank, reading for others.
   void start_threads(Round& made, Bytes& made_data, const Outgoing& next, Bytes& sent, const Round& written, Bytes& written_data) {
     grow(sent, next.bytes);
-    settling_ = std::exchange(to_settle_, {});
-    const std::size_t settles = state_.error ? 0 : settling_.size();
+    const std::vector<Extent> settling = std::exchange(to_settle_, {});
+    const std::size_t settles = state_.error ? 0 : settling.size();
     const std::size_t writes = output_.is_collective() || state_.error ? 0 : written.parts.size();
     const std::size_t reads = state_.error ? 0 : made.parts.size();
     const std::size_t others = state_.error ? 0 : next.items.size();
-    workers_.start(settles + writes + reads + others, [&, settles, writes, reads](std::size_t worker, std::size_t task) {
+    workers_.start(settles + writes + reads + others, [&, settling, settles, writes, reads](std::size_t worker, std::size_t task) {
       if (task < settles) {
-        output_.settle(settling_[task], buffers_[worker].scratch);
+        output_.settle(settling[task], buffers_[worker].scratch);
         return;
       }
       task -= settles;
@@ -247,8 +252,8 @@ class Wave {
   Bytes received_;
   std::uint64_t rounds_between_comparisons_ = 1;
   std::mutex mutex_;
-  std::vector<Extent> written_;               ///< since ranks were compared last
-  std::vector<Extent> to_settle_, settling_;  ///< of a collective file: next turn, in this one
+  std::vector<Extent> written_;    ///< since ranks were compared last
+  std::vector<Extent> to_settle_;  ///< of a collective file, in the next turn
 };
 
 /// Moves waves with steps short enough that no reader sends more in a round than it has memory for.

@@ -58,7 +58,7 @@ void WaveOutput::write_alone(const Extent& piece, std::span<const std::byte> dat
 }
 
 void WaveOutput::settle(const Extent& piece, std::span<std::byte> buffer) {
-  state_.settler.add(open(piece.file), piece, buffer);
+  state_.settler.add(file_, piece, buffer);
 }
 
 void WaveOutput::close() {

@@ -15,7 +15,7 @@ namespace unshard {
 /// Local, pure; the same on every rank. Whether the ranks of a group write its file by collective calls.
 [[nodiscard]] bool writes_collectively(const Group& group, const RankPlaces& places, IoMode io);
 
-/// The output of one wave. Errors are kept in the MoveState, but for those of write_alone(), which throws.
+/// The output of one wave. Errors are kept in the MoveState, but for those of write_alone() and settle(), which throw.
 class WaveOutput {
  public:
   /// Collective over all ranks.
@@ -30,7 +30,8 @@ class WaveOutput {
   /// Local. Thread-safe. Writes the bytes of `piece`; settles what was written before, with `buffer` (settle.h).
   void write_alone(const Extent& piece, std::span<const std::byte> data, std::span<std::byte> buffer);
 
-  /// Local. Thread-safe. Settles a piece that was written together, once every rank of the group has returned from that call.
+  /// Local. Thread-safe. To be called for a piece that was written together, once every rank of the group has returned from that call:
+  /// settles what was written before, with `buffer`.
   void settle(const Extent& piece, std::span<std::byte> buffer);
 
   /// Collective over the group.

@@ -8,7 +8,8 @@
 namespace unshard {
 namespace {
 
-// Messages of a round that go alone; below 64 KiB, for the usual step of 8 MiB, a message costs more than copying its bytes.
+// Messages of a round that go alone; below 64 KiB, for the usual step of 8 MiB, a message costs more than copying its bytes. (So that their
+// number is bounded, it is less for shorter steps.)
 constexpr std::uint64_t most_alone = 128;
 
 }  // namespace

@@ -44,7 +44,7 @@ struct MoveOptions {
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  ///< bound of all buffers of this rank together
   std::size_t open_files = 0;  ///< shards that this rank may have open at the same time: whether ranks can share them
   bool home_readers = false;   ///< each shard is read by one rank that sees it and sent to the owners; else owners read
-  bool read_back = false;      ///< a rank reads back and compares what it has written, as it goes
+  bool read_back = false;      ///< a rank reads back and compares what it has written, as it goes; only where share_page_cache()
   std::uint64_t trail_bytes = std::uint64_t{64} << 20;  ///< of output that a rank leaves in the page cache behind the place where it writes
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)>

@@ -134,7 +134,7 @@ void expect_moved(const StoredModel& model, const Targets& targets, std::uint64_
     options.home_readers = way.home_readers;
     options.threads = 2;
     options.buffer_bytes = buffer_bytes;
-    const Plan plan = make_plan(targets, layout, {.ranks = 3, .step_bytes = step_bytes_for(buffer_bytes, IoMode::automatic, 1)});
+    const Plan plan = make_plan(targets, layout, {.ranks = 3, .step_bytes = step_bytes_for(buffer_bytes, way.io, 1)});
     InProcessOptions in_process;
     in_process.files = &disk;
     run_ranks(3, in_process, [&](Comm& comm) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <mutex>
+#include <numeric>
 
 #include "file_owners.h"
 #include "move_state.h"
@@ -206,12 +207,36 @@ TEST(Move, ReadsBackWhatAnotherRankHasWrittenForIt) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Job job;
     job.options.io = IoMode::collective;
-    job.options.home_readers = seed % 2 == 1;
+    job.options.home_readers = seed / 2 % 2 == 1;
     job.options.read_back = true;
     job.options.trail_bytes = 0;
     job.run(static_cast<int>(2 + seed % 3), seed);
     job.expect_complete();
   }
+}
+
+TEST(Move, ReadsBackEveryByteOnce) {
+  for (const Way& way : ways) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      Job job;
+      job.options.io = way.io;
+      job.options.home_readers = way.home_readers;
+      job.options.read_back = true;
+      job.options.trail_bytes = 5000;
+      job.views.push_back(job.disk.other_node({}));  // only shards are read through it
+      job.run(ranks, static_cast<std::uint64_t>(ranks));
+      const std::vector<std::uint64_t> written = bytes_by_rank(job.plan);
+      EXPECT_EQ(job.disk.counters().read_bytes, std::accumulate(written.begin(), written.end(), std::uint64_t{0}));
+    }
+  }
+}
+
+TEST(Move, StepsAreShortWhereRanksOfOneNodeWriteTogether) {
+  constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+  EXPECT_EQ(step_bytes_for(64 * mebibyte, IoMode::collective, 1), 2 * mebibyte);
+  EXPECT_EQ(step_bytes_for(8 * mebibyte, IoMode::collective, 1), mebibyte);
+  EXPECT_EQ(step_bytes_for(64 * mebibyte, IoMode::collective, 2), 8 * mebibyte);
+  EXPECT_EQ(step_bytes_for(64 * mebibyte, IoMode::automatic, 1), 8 * mebibyte);
 }
 
 TEST(Move, RanksOfOneNodeShareItsPageCache) {

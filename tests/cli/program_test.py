@@ -600,7 +600,7 @@ class Limits(ProgramTest):
             self.skipTest("this launcher does not tell its ranks who they are")
         last_rank_only = 'if [ "$PMIX_RANK" = 1 ]; then exec "$@"; else shift 2; exec "$@"; fi'
         started = time.monotonic()
-        result = self.run_in_cgroup(shlex.split(OPTIONS.mpirun) + ["-np", "2", "sh", "-c", last_rank_only, "sh"], 16 << 20, "--io", "collective")
+        result = self.run_in_cgroup(shlex.split(OPTIONS.mpirun) + ["-np", "2", "sh", "-c", last_rank_only, "sh"], 16 << 20, "--num-threads", "64")  # of 0.75 MiB each
         self.assertNotEqual(result.returncode, 0, result.stderr)
         self.assertRegex(result.stderr, r"oom_kill 1\b")
         self.assertLess(time.monotonic() - started, 10)

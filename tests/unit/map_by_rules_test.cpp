@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "support/gather.h"
@@ -217,15 +218,12 @@ TEST(Like, ABufferOfTheFolderIsKept) {
 
 // ---- size
 
-// A model of 671B parameters has 46,000 tensors one by one; mapping is done on every rank and must not be felt.
-TEST(Size, FortySixThousandTensorsAreMappedSoon) {
-  std::string config =
-      R"({"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 256, "num_hidden_layers": 60,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 100, "decoder_sparse_step": 1})";
+/// A mixture of experts with so many layers of 256: fused experts, as modules have them.
+std::vector<TensorRow> fused_experts(int layers) {
   std::vector<TensorRow> table{{"model.embed_tokens.weight", DType::bf16, {100, 64}, 0},
                                {"model.norm.weight", DType::bf16, {64}, 0},
                                {"lm_head.weight", DType::bf16, {100, 64}, 0}};
-  for (int l = 0; l < 60; ++l) {
+  for (int l = 0; l < layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".";
     for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
       table.push_back({layer + "self_attn." + name + ".weight", DType::bf16, {64, 64}, 0});
@@ -236,14 +234,31 @@ TEST(Size, FortySixThousandTensorsAreMappedSoon) {
     table.push_back({layer + "mlp.experts.gate_up_proj", DType::bf16, {256, 64, 64}, 0});
     table.push_back({layer + "mlp.experts.down_proj", DType::bf16, {256, 64, 32}, 0});
   }
+  return table;
+}
+
+/// Maps it to experts one by one, those to themselves, and back. Returns the seconds of processor time.
+double map_experts(int layers) {
+  const std::string config =
+      R"({"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 256, "num_hidden_layers": )" +
+      std::to_string(layers) +
+      R"(, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 100, "decoder_sparse_step": 1})";
+  const std::vector<TensorRow> table = fused_experts(layers);
   const std::clock_t begin = std::clock();
   const Mapping mapping = map(table, config);
-  EXPECT_EQ(mapping.targets.targets.size(), 3U + 60 * (9 + 768));
+  EXPECT_EQ(mapping.targets.targets.size(), 3U + static_cast<std::size_t>(layers) * (9 + 768));
   std::vector<TensorRow> singles;
   for (const Target& target : mapping.targets.targets) singles.push_back({target.name, target.dtype, target.shape, 0});
   EXPECT_EQ(map(singles, config).targets.targets.size(), singles.size());
   EXPECT_EQ(map(singles, config, like(table)).targets.targets.size(), table.size());
-  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 60.0) << "three mappings, even under a sanitizer";
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+// A model of 671B parameters has 46,000 tensors one by one; mapping is done on every rank and must not be felt.
+TEST(Size, FourTimesTheTensorsAreNotMappedInSixteenTimesTheTime) {
+  double shortest = 1e9;
+  for (int repetition = 0; repetition < 3; ++repetition) shortest = std::min(shortest, map_experts(6));
+  EXPECT_LT(map_experts(24), 10 * shortest);
 }
 
 }  // namespace

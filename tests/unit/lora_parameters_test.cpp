@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/refusal.h"
 #include "unshard/error.h"
 #include "unshard/mapping.h"
 
@@ -56,12 +57,7 @@ struct Experts {
   }
 
   [[nodiscard]] std::string refusal() const {
-    try {
-      (void)map();
-    } catch (const Error& error) {
-      return error.code() == ErrorCode::unsupported ? error.what() : "another error";
-    }
-    return "no error";
+    return test::refusal_of([this] { (void)map(); });
   }
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lora_bases.h"
+#include "support/refusal.h"
 #include "unshard/error.h"
 #include "unshard/lora.h"
 #include "unshard/mapping.h"
@@ -43,12 +44,7 @@ struct Fold {
     return names;
   }
   [[nodiscard]] std::string refusal() const {
-    try {
-      (void)targets();
-    } catch (const Error& error) {
-      return error.code() == ErrorCode::unsupported ? error.what() : "another error";
-    }
-    return "no error";
+    return test::refusal_of([this] { (void)targets(); });
   }
 };
 

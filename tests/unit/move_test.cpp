@@ -21,9 +21,20 @@
 namespace unshard::test {
 namespace {
 
+struct Way {
+  IoMode io;
+  bool home_readers;
+};
+
+const std::vector<Way> ways = {{IoMode::posix, false}, {IoMode::posix, true}, {IoMode::collective, false}, {IoMode::collective, true}};
+
 /// Twelve f32 tensors in four shards (the rows of each in four parts), as bf16 in three output files.
 class Job {
  public:
+  explicit Job(const Way& way) : Job() {
+    options.io = way.io;
+    options.home_readers = way.home_readers;
+  }
   Job() {
     for (std::uint64_t t = 0; t < 12; ++t) {
       const Shape shape{64, 40 + t};
@@ -90,20 +101,11 @@ class Job {
   MoveNeeds needs;                                       ///< what was foreseen
 };
 
-struct Way {
-  IoMode io;
-  bool home_readers;
-};
-
-const std::vector<Way> ways = {{IoMode::posix, false}, {IoMode::posix, true}, {IoMode::collective, false}, {IoMode::collective, true}};
-
 /// Runs a job that must fail alike on all ranks, in all ways and with several numbers of ranks.
 void expect_failure(ErrorCode code, const std::string& text, const std::function<void(Job&)>& prepare) {
   for (const Way& way : ways) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
-      Job job;
-      job.options.io = way.io;
-      job.options.home_readers = way.home_readers;
+      Job job(way);
       prepare(job);
       try {
         job.run(ranks, static_cast<std::uint64_t>(ranks));
@@ -142,9 +144,7 @@ TEST(Move, WhatIsReportedAsWrittenIsRightWhenAReaderFails) {
   for (const Way& way : ways) {
     for (const std::uint64_t skip : {0, 1, 3, 7, 12, 20, 33, 54}) {
       SCOPED_TRACE(skip);
-      Job job;
-      job.options.io = way.io;
-      job.options.home_readers = way.home_readers;
+      Job job(way);
       job.before = [&job, skip] { job.disk.fail(Call::read, "c.pt", skip); };
       std::mutex mutex;
       std::vector<Extent> extents;
@@ -218,9 +218,7 @@ TEST(Move, ReadsBackWhatAnotherRankHasWrittenForIt) {
 TEST(Move, ReadsBackEveryByteOnce) {
   for (const Way& way : ways) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
-      Job job;
-      job.options.io = way.io;
-      job.options.home_readers = way.home_readers;
+      Job job(way);
       job.options.read_back = true;
       job.options.trail_bytes = 5000;
       job.views.push_back(job.disk.other_node({}));  // only shards are read through it
@@ -282,9 +280,7 @@ TEST(Move, HomeReadersOpenEachShardOnce) {
 TEST(Needs, AreTheOpensOfTheMove) {
   for (const Way& way : ways) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
-      Job job;
-      job.options.io = way.io;
-      job.options.home_readers = way.home_readers;
+      Job job(way);
       job.headers_first = true;
       for (int rank = 0; rank < ranks; ++rank) job.views.push_back(job.disk.other_node({}));  // one rank a node, the disk is shared
       for (ShardFile& file : job.model.source.files) file.nodes = {0, 1, 2, 3};
@@ -335,9 +331,7 @@ TEST(Move, ReportsTheBytesOfAllRanksAsProgressOnEachOfThem) {
 
 TEST(Move, NoByteOfAShardIsReadTwice) {
   for (const Way& way : ways) {
-    Job job;
-    job.options.io = way.io;
-    job.options.home_readers = way.home_readers;
+    Job job(way);
     job.views.push_back(job.disk.other_node({}));  // only shards are read through it
     job.run(3);
     std::uint64_t payload = 0;

@@ -29,7 +29,7 @@ constexpr std::uint64_t least_step_bytes = 64 * kibibyte;
 constexpr std::uint64_t most_step_bytes = 8 * mebibyte;
 // A collective write of a longer step is one long call, whose bytes have left the cache when the kernel copies them (measured on one node
 // with every component of Open MPI: bench/README.md). Ranks of several nodes write to a server, for which long calls are better.
-constexpr std::uint64_t most_local_collective_step_bytes = 2 * mebibyte;
+constexpr std::uint64_t most_local_collective_step_bytes = mebibyte;
 // Of what is computed: with its factors it stays in the cache of a core between reading, adding and casting.
 constexpr std::uint64_t usual_block_bytes = mebibyte;
 // Where something is computed, this part of the budget is for it.
@@ -112,8 +112,9 @@ Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step
   Budget budget;
   const std::uint64_t for_work = work.least_bytes == 0 ? 0 : buffer_bytes / work_share;
   buffer_bytes -= for_work;
-  const std::uint64_t left = buffer_bytes > 3 * step_bytes ? buffer_bytes - 3 * step_bytes : 0;
   budget.scratch_bytes = std::clamp<std::uint64_t>(step_bytes / 4, 64, most_scratch_bytes);
+  const std::uint64_t fixed = 3 * step_bytes + budget.scratch_bytes;  // the last for the thread that settles
+  const std::uint64_t left = buffer_bytes > fixed ? buffer_bytes - fixed : 0;
   const std::uint64_t each = budget.scratch_bytes + step_bytes;
   std::uint64_t most_threads = left / 2 / each;
   if (for_work > 0) most_threads = std::min(most_threads, for_work / 2 / std::max<std::uint64_t>(work.tile_bytes, 1));

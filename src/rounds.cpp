@@ -27,7 +27,12 @@ namespace {
 class Wave {
  public:
   Wave(MoveState& state, std::uint32_t wave, const WavePlan& plan, Exchange& exchange, const Budget& budget, Workers& workers)
-      : state_(state), plan_(plan), exchange_(exchange), workers_(workers), output_(state, wave), buffers_(workers.size()) {
+      : state_(state),
+        plan_(plan),
+        exchange_(exchange),
+        workers_(workers),
+        output_(state, wave, budget.scratch_bytes),
+        buffers_(workers.size()) {
     for (Buffers& buffers : buffers_) buffers.scratch.resize(budget.scratch_bytes);
     for (Bytes& made : made_) made.resize(plan.largest_step());
     rounds_between_comparisons_ =
@@ -63,8 +68,9 @@ class Wave {
   }
 
  private:
-  static constexpr std::uint64_t compare_bytes = std::uint64_t{8} << 20;  ///< what a killed rank may have written in vain
-  static constexpr std::uint64_t most_rounds_between_comparisons = 8;
+  // Ranks wait for one another here, where `individual` and ROMIO would let them drift: seldom, but soon enough for a signal.
+  static constexpr std::uint64_t compare_bytes = std::uint64_t{16} << 20;  ///< what a killed rank may have written in vain
+  static constexpr std::uint64_t most_rounds_between_comparisons = 16;
 
   /// Collective. A rank that has failed goes on sending what it has not read, and its receivers write it. So what was written counts only
   /// once no rank has failed: what is written in one turn was read in earlier ones. And what ranks write together may be written by
@@ -74,10 +80,8 @@ class Wave {
     const Common common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
     if (!common.must_stop || common.signal != 0) {
       state_.keep(attempt([&] {
-        for (const Extent& extent : written_) {
-          if (state_.options.written) state_.options.written(extent);
-          if (output_.is_collective()) to_settle_.push_back(extent);
-        }
+        if (state_.options.written) std::for_each(written_.begin(), written_.end(), state_.options.written);
+        if (output_.is_collective()) output_.settle_behind(written_);
       }));
     }
     written_.clear();
@@ -124,9 +128,7 @@ class Wave {
 
   void settle_rest(const Common& common) {
     if (state_.error || common.must_stop) return;
-    state_.keep(attempt([&] {
-      for (const Extent& extent : std::exchange(to_settle_, {})) output_.settle(extent, buffers_[0].scratch);
-    }));
+    output_.finish_settling();
     if (state_.error) return;
     workers_.start(workers_.size(), [&](std::size_t worker, std::size_t) { state_.settler.finish(buffers_[worker].scratch); });
     state_.keep(workers_.wait());
@@ -182,21 +184,13 @@ class Wave {
     return std::span(data).subspan(part.piece.begin - round.step.begin, part.piece.end - part.piece.begin);
   }
 
-  /// The work of the I/O threads during one round: writing where no collective call does it, settling where one did, reading for this
-  /// rank, reading for others.
+  /// The work of the I/O threads during one round: writing where no collective call does it, reading for this rank, reading for others.
   void start_threads(Round& made, Bytes& made_data, const Outgoing& next, Bytes& sent, const Round& written, Bytes& written_data) {
     grow(sent, next.bytes);
-    const std::vector<Extent> settling = std::exchange(to_settle_, {});
-    const std::size_t settles = state_.error ? 0 : settling.size();
     const std::size_t writes = output_.is_collective() || state_.error ? 0 : written.parts.size();
     const std::size_t reads = state_.error ? 0 : made.parts.size();
     const std::size_t others = state_.error ? 0 : next.items.size();
-    workers_.start(settles + writes + reads + others, [&, settling, settles, writes, reads](std::size_t worker, std::size_t task) {
-      if (task < settles) {
-        output_.settle(settling[task], buffers_[worker].scratch);
-        return;
-      }
-      task -= settles;
+    workers_.start(writes + reads + others, [&, writes, reads](std::size_t worker, std::size_t task) {
       if (task < writes) {
         const Round::Part& part = written.parts[task];
         output_.write_alone(extent_of(part), output_of(written, part, written_data), buffers_[worker].scratch);
@@ -226,7 +220,7 @@ class Wave {
 
   /// Puts what was received where it belongs, and notes the checksums.
   void finish(Round& made, Bytes& data) {
-    if (state_.error) return;
+    if (state_.error || std::none_of(made.parts.begin(), made.parts.end(), waits_for_others)) return;
     workers_.start(made.parts.size(), [&](std::size_t worker, std::size_t task) {
       Round::Part& part = made.parts[task];
       if (!waits_for_others(part)) return;
@@ -252,8 +246,7 @@ class Wave {
   Bytes received_;
   std::uint64_t rounds_between_comparisons_ = 1;
   std::mutex mutex_;
-  std::vector<Extent> written_;    ///< since ranks were compared last
-  std::vector<Extent> to_settle_;  ///< of a collective file, in the next turn
+  std::vector<Extent> written_;  ///< since ranks were compared last
 };
 
 /// Moves waves with steps short enough that no reader sends more in a round than it has memory for.

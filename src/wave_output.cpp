@@ -1,12 +1,20 @@
 #include "wave_output.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <utility>
 
 #include "unshard/agree.h"
 #include "write_out.h"
 
 namespace unshard {
+namespace {
+
+/// So much waits for the thread that settles before the rank waits for it.
+constexpr std::uint64_t most_unsettled_bytes = std::uint64_t{32} << 20;
+
+}  // namespace
 
 bool writes_collectively(const Group& group, const RankPlaces& places, IoMode io) {
   if (group.ranks.size() < 2 || io == IoMode::posix) return false;
@@ -15,7 +23,7 @@ bool writes_collectively(const Group& group, const RankPlaces& places, IoMode io
   return std::any_of(group.ranks.begin(), group.ranks.end(), [&](std::uint32_t rank) { return node_of(rank) != node_of(group.ranks[0]); });
 }
 
-WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
+WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave, std::uint64_t buffer_bytes) : state_(state) {
   const auto rank = static_cast<std::uint32_t>(state.comm.rank());
   const RankPlaces places(state.comm);
   bool some_collective = false;
@@ -34,7 +42,12 @@ WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave) : state_(state) {
   if (!file) return;
   collective_ = true;
   state.keep(attempt([&] { shared_ = group_comm_->open_shared(state.path_of(*file), state.options.mpi_hints); }));
-  if (shared_) state.keep(attempt([&] { file_ = open(*file); }));
+  if (!shared_) return;
+  state.keep(attempt([&] {
+    file_ = open(*file);
+    settling_buffer_.resize(buffer_bytes);
+    settling_.emplace(1);
+  }));
 }
 
 void WaveOutput::write_together(std::uint64_t position, std::span<const std::byte> data) {
@@ -43,7 +56,6 @@ void WaveOutput::write_together(std::uint64_t position, std::span<const std::byt
   state_.keep(attempt([&] {
     shared_->write_at_all(position, data);
     note_written(data.size());
-    if (file_ && !data.empty()) file_->start_writeback(position, data.size());  // MPI has no word for it
   }));
 }
 
@@ -57,8 +69,29 @@ void WaveOutput::write_alone(const Extent& piece, std::span<const std::byte> dat
   state_.settler.add(file, piece, buffer);
 }
 
-void WaveOutput::settle(const Extent& piece, std::span<std::byte> buffer) {
-  state_.settler.add(file_, piece, buffer);
+void WaveOutput::settle_behind(const std::vector<Extent>& pieces) {
+  if (state_.error || pieces.empty()) return;
+  for (const Extent& piece : pieces) to_settle_bytes_ += piece.end - piece.begin;
+  to_settle_.insert(to_settle_.end(), pieces.begin(), pieces.end());
+  if (to_settle_bytes_ >= most_unsettled_bytes || settling_->wait_for(std::chrono::milliseconds(0))) start_settling();
+}
+
+void WaveOutput::finish_settling() {
+  if (!settling_) return;
+  start_settling();
+  state_.keep(settling_->wait());
+}
+
+void WaveOutput::start_settling() {
+  state_.keep(settling_->wait());
+  if (state_.error) return;
+  to_settle_bytes_ = 0;
+  settling_->start(1, [this, pieces = std::exchange(to_settle_, {})](std::size_t, std::size_t) {
+    for (const Extent& piece : pieces) {
+      file_->start_writeback(piece.begin, piece.end - piece.begin);  // MPI has no word for it
+      state_.settler.add(file_, piece, settling_buffer_);
+    }
+  });
 }
 
 void WaveOutput::close() {

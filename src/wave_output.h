@@ -5,21 +5,24 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "move_state.h"
 #include "rank_places.h"
+#include "workers.h"
 
 namespace unshard {
 
 /// Local, pure; the same on every rank. Whether the ranks of a group write its file by collective calls.
 [[nodiscard]] bool writes_collectively(const Group& group, const RankPlaces& places, IoMode io);
 
-/// The output of one wave. Errors are kept in the MoveState, but for those of write_alone() and settle(), which throw.
+/// The output of one wave. Errors are kept in the MoveState, but for those of write_alone(), which throws.
 class WaveOutput {
  public:
-  /// Collective over all ranks.
-  WaveOutput(MoveState& state, std::uint32_t wave);
+  /// Collective over all ranks. `buffer_bytes`: of a buffer for reading back.
+  WaveOutput(MoveState& state, std::uint32_t wave, std::uint64_t buffer_bytes);
 
   /// Whether this rank writes together with others: then it calls write_together() in every round, and never write_alone().
   [[nodiscard]] bool is_collective() const { return collective_; }
@@ -30,9 +33,13 @@ class WaveOutput {
   /// Local. Thread-safe. Writes the bytes of `piece`; settles what was written before, with `buffer` (settle.h).
   void write_alone(const Extent& piece, std::span<const std::byte> data, std::span<std::byte> buffer);
 
-  /// Local. Thread-safe. To be called for a piece that was written together, once every rank of the group has returned from that call:
-  /// settles what was written before, with `buffer`.
-  void settle(const Extent& piece, std::span<std::byte> buffer);
+  /// Local. For the main thread, with pieces that were written together, once every rank of the group has returned from those calls: a
+  /// thread of its own settles what was written before them, while the ranks go on; in a round they all would wait for the device.
+  /// Waits for that thread when it has fallen behind.
+  void settle_behind(const std::vector<Extent>& pieces);
+
+  /// Local. For the main thread: returns when that thread has ended its work.
+  void finish_settling();
 
   /// Collective over the group.
   void close();
@@ -40,6 +47,7 @@ class WaveOutput {
  private:
   [[nodiscard]] std::shared_ptr<File> open(std::uint32_t file);
   void note_written(std::uint64_t bytes);
+  void start_settling();
 
   MoveState& state_;
   bool collective_ = false;
@@ -48,6 +56,10 @@ class WaveOutput {
   std::mutex mutex_;
   std::shared_ptr<File> file_;  ///< steps are in order of files; with a shared file, the same one
   std::uint32_t file_number_ = 0;
+  std::vector<Extent> to_settle_;
+  std::uint64_t to_settle_bytes_ = 0;
+  Bytes settling_buffer_;            ///< of the thread
+  std::optional<Workers> settling_;  ///< one thread; last, so that it ends first
 };
 
 }  // namespace unshard

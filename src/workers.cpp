@@ -1,11 +1,23 @@
 #include "workers.h"
 
+#include <sched.h>
+
 #include <system_error>
 #include <utility>
 
 #include "unshard/agree.h"
 
 namespace unshard {
+namespace {
+
+/// So that a thread that wakes doesn't take the core from the main thread, for whose collective calls other ranks wait (sched(7)): those
+/// calls would begin only when the threads have read. What the user has set stays.
+void let_main_thread_go_on() {
+  const sched_param no_priority{};
+  if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &no_priority);
+}
+
+}  // namespace
 
 Workers::Workers(std::size_t count) {
   for (std::size_t worker = 0; worker < count; ++worker) {
@@ -57,6 +69,7 @@ std::uint64_t Workers::busy_ns() {
 }
 
 void Workers::run(std::size_t worker) {
+  let_main_thread_go_on();
   std::unique_lock lock(mutex_);
   while (true) {
     work_.wait(lock, [&] { return ends_ || next_ < count_; });

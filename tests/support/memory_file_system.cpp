@@ -56,6 +56,7 @@ struct MemoryDisk {
   std::uint64_t change_count = 0;
   std::uint64_t capacity = std::uint64_t{1} << 40;
   bool can_reserve = true;
+  std::function<void()> at_drop_cache;
   std::uint64_t next_inode = 1;
   int next_node = 1;
 
@@ -130,6 +131,7 @@ class MemoryFile final : public File {
   }
   void start_writeback(std::uint64_t, std::uint64_t) override {}
   void drop_cache(std::uint64_t, std::uint64_t) override {
+    if (disk_->at_drop_cache) disk_->at_drop_cache();  // without the lock: others go on
     const std::lock_guard lock(disk_->mutex);
     disk_->check(Call::drop_cache, path_);
   }
@@ -255,6 +257,10 @@ std::uint64_t MemoryFileSystem::changes() const {
   const std::lock_guard lock(disk_->mutex);
   return disk_->change_count;
 }
+void MemoryFileSystem::at_drop_cache(std::function<void()> call) {
+  disk_->at_drop_cache = std::move(call);
+}
+
 void MemoryFileSystem::lie(std::string path_part) {
   const std::lock_guard lock(disk_->mutex);
   disk_->lies.push_back(std::move(path_part));

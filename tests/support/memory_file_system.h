@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,9 +58,10 @@ class MemoryFileSystem final : public FileSystem {
   void fail(Call call, std::string path_part, std::uint64_t skip = 0, ErrorCode code = ErrorCode::io);
   /// The `count`-th call (from 0) of those that change the disk, and all later ones, throw Error(io): the program was killed there.
   void fail_changes_after(std::uint64_t count);
-  [[nodiscard]] std::uint64_t changes() const;  ///< such calls so far
-  void lie(std::string path_part);              ///< writes to such paths report success and change nothing
-  void heal();                                  ///< removes all faults but the capacity
+  [[nodiscard]] std::uint64_t changes() const;     ///< such calls so far
+  void lie(std::string path_part);                 ///< writes to such paths report success and change nothing
+  void at_drop_cache(std::function<void()> call);  ///< to be set before there are threads; each drop_cache takes as long as this
+  void heal();                                     ///< removes all faults but the capacity
 
   std::unique_ptr<File> open_for_reading(const std::string& path) override;
   std::unique_ptr<File> open_for_writing(const std::string& path, bool create) override;

@@ -55,9 +55,10 @@ void yield_while_waiting() {
 #endif
 }
 
-/// Of collective writes on one node. Components that gather the bytes of all ranks into one do so in a buffer of 32 MiB, too large for the
-/// cache of a core: 2.3 s instead of 5.1 s for 3 GB with vulcan and 1 MiB. And a call of 1 MiB holds the file's lock for so long that the
-/// other rank spins for it: `individual` took 1.35 times as long as `--io posix` with 1 MiB, 0.9 with 256 KiB. What the user has set stays.
+/// How ompio writes together on one node. Components that gather the bytes of all ranks into one do so in a buffer of 32 MiB, too large for
+/// the cache of a core: 2.3 s instead of 5.1 s for 3 GB with vulcan and 1 MiB. And `individual` writes in calls of this size, or of a whole
+/// step: each holds the file's lock, for which the other rank spins (1.35 times as long as `--io posix` with 1 MiB, 0.9 with 256 KiB).
+/// What the user has set stays.
 void write_in_short_calls() {
 #ifdef OMPI_MAJOR_VERSION
   setenv("OMPI_MCA_io_ompio_bytes_per_agg", "1048576", 0);

@@ -46,7 +46,8 @@ class Journal {
   /// Makes the file `path` with its header.
   Journal(FileSystem& files, const std::string& path, const JournalKey& key);
 
-  /// Notes a range that has been written. Records are appended in batches of about 1 MiB of output: what a killed run loses.
+  /// Notes a range that has been written. Records are appended in batches of about 1 MiB of output: what a killed run loses (in rounds, all
+  /// since the ranks compared how they are).
   void add(const Extent& extent);
   /// Appends what has not been appended yet.
   void flush();

@@ -38,8 +38,8 @@ struct WorkNeeds {
 
 /// Local, pure. For threads that each make and write pieces: scratch, dense and output buffer.
 [[nodiscard]] Budget direct_budget(std::uint64_t buffer_bytes, int threads, const WorkNeeds& work = {});
-/// Local, pure. For rounds of `step_bytes`: two steps of output, one received, scratch and dense buffer of each thread, the rest for
-/// sending.
+/// Local, pure. For rounds of `step_bytes`: two steps of output, one received, scratch and dense buffer of each thread, a buffer of the one
+/// that settles, the rest for sending.
 [[nodiscard]] Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step_bytes, const WorkNeeds& work = {});
 
 /// Local, pure. Whether move() goes in rounds: home ranks read, or some file is written collectively.

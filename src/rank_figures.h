@@ -19,7 +19,7 @@ struct RankFigures {
   std::uint64_t opens = 0;                                               ///< of files, by the whole command
   std::uint64_t peak_rss_bytes = 0;
   std::uint64_t read_ns = 0, exchange_ns = 0, write_ns = 0;  ///< of all I/O threads together, while tensors were moved
-  std::uint64_t busy_ns = 0;                                 ///< during which its I/O threads had work
+  std::uint64_t busy_ns = 0;                                 ///< as in MoveReport
   std::vector<StepTime> steps;                               ///< with what it waited for others in them
 };
 

@@ -80,8 +80,9 @@ class Wave {
     const Common common = compare_standing(state_, state_.error ? Standing::failed : Standing::working);
     if (!common.must_stop || common.signal != 0) {
       state_.keep(attempt([&] {
-        if (state_.options.written) std::for_each(written_.begin(), written_.end(), state_.options.written);
-        if (output_.is_collective()) output_.settle_behind(written_);
+        for (const Extent& extent : written_)
+          if (state_.options.written) state_.options.written(extent);
+        if (output_.is_collective() && !common.must_stop) output_.settle_behind(written_);
       }));
     }
     written_.clear();
@@ -128,7 +129,7 @@ class Wave {
 
   void settle_rest(const Common& common) {
     if (state_.error || common.must_stop) return;
-    output_.finish_settling();
+    state_.keep(attempt([&] { output_.finish_settling(); }));
     if (state_.error) return;
     workers_.start(workers_.size(), [&](std::size_t worker, std::size_t) { state_.settler.finish(buffers_[worker].scratch); });
     state_.keep(workers_.wait());
@@ -252,7 +253,8 @@ class Wave {
 /// Moves waves with steps short enough that no reader sends more in a round than it has memory for.
 class RoundsMove {
  public:
-  explicit RoundsMove(MoveState& state) : state_(state), plan_(state.plan) {
+  explicit RoundsMove(MoveState& state)
+      : state_(state), plan_(state.plan), writes_together_(writes_some_collectively(plan_, RankPlaces(state.comm), state.options.io)) {
     if (state.options.home_readers) readers_ = collectively(state.comm, "move", [&] { return file_owners(state.comm, state.source); });
   }
 
@@ -274,7 +276,7 @@ class RoundsMove {
         shorten_steps({budget.send_bytes, largest});
         continue;
       }
-      Workers workers(budget.threads);
+      Workers workers(budget.threads, writes_together_ ? Workers::Wakes::last : Workers::Wakes::first);
       const int signal = Wave(state_, wave, wave_plan, exchange, budget, workers).run();
       state_.busy_ns += workers.busy_ns();
       return signal;
@@ -287,6 +289,7 @@ class RoundsMove {
 
   MoveState& state_;
   Plan plan_;  ///< with its steps perhaps shorter than the given one's
+  bool writes_together_;
   std::vector<int> readers_;
 };
 

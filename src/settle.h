@@ -1,6 +1,7 @@
-// What follows the writing: a piece is read back, waited for until it is on the device, and dropped from the page cache, by the thread that
-// has written enough others since. So the pages of the output are a few that are used again and again: memory that was never touched, or
-// was given back to the host of a virtual machine, costs more than the copying (measured: 1.9 s instead of 5.0 s for 3.1 GB).
+// What follows the writing: a piece is read back, waited for until it is on the device, and dropped from the page cache, once enough
+// others were written; by the thread that has written those, or by one of its own (wave_output.h). So the pages of the output are a few that
+// are used again and again: memory that was never touched, or was given back to the host of a virtual machine, costs more than the copying
+// (measured: 1.9 s instead of 5.0 s for 3.1 GB).
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "unshard/agree.h"
@@ -12,7 +13,7 @@ namespace unshard {
 namespace {
 
 /// So much waits for the thread that settles before the rank waits for it.
-constexpr std::uint64_t most_unsettled_bytes = std::uint64_t{32} << 20;
+constexpr std::uint64_t most_unsettled_bytes = std::uint64_t{16} << 20;
 
 }  // namespace
 
@@ -46,7 +47,10 @@ WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave, std::uint64_t buffe
   state.keep(attempt([&] {
     file_ = open(*file);
     settling_buffer_.resize(buffer_bytes);
-    settling_.emplace(1);
+    try {
+      settling_.emplace(1, Workers::Wakes::last);
+    } catch (const std::system_error&) {  // a limit on threads: the main thread does the work
+    }
   }));
 }
 
@@ -70,28 +74,34 @@ void WaveOutput::write_alone(const Extent& piece, std::span<const std::byte> dat
 }
 
 void WaveOutput::settle_behind(const std::vector<Extent>& pieces) {
-  if (state_.error || pieces.empty()) return;
+  if (state_.error) return;
   for (const Extent& piece : pieces) to_settle_bytes_ += piece.end - piece.begin;
   to_settle_.insert(to_settle_.end(), pieces.begin(), pieces.end());
-  if (to_settle_bytes_ >= most_unsettled_bytes || settling_->wait_for(std::chrono::milliseconds(0))) start_settling();
+  const bool is_free = !settling_ || settling_->wait_for(std::chrono::milliseconds(0));
+  if (is_free || to_settle_bytes_ >= most_unsettled_bytes) start_settling();
 }
 
 void WaveOutput::finish_settling() {
-  if (!settling_) return;
+  if (!collective_ || state_.error) return;
   start_settling();
-  state_.keep(settling_->wait());
+  if (settling_) state_.keep(settling_->wait());
 }
 
+/// Waits for the thread, and gives it what there is by now.
 void WaveOutput::start_settling() {
-  state_.keep(settling_->wait());
-  if (state_.error) return;
+  if (settling_) state_.keep(settling_->wait());
+  if (state_.error || to_settle_.empty()) return;
   to_settle_bytes_ = 0;
-  settling_->start(1, [this, pieces = std::exchange(to_settle_, {})](std::size_t, std::size_t) {
-    for (const Extent& piece : pieces) {
-      file_->start_writeback(piece.begin, piece.end - piece.begin);  // MPI has no word for it
-      state_.settler.add(file_, piece, settling_buffer_);
-    }
-  });
+  const std::vector<Extent> pieces = std::exchange(to_settle_, {});
+  if (settling_)
+    settling_->start(1, [this, pieces](std::size_t, std::size_t) { settle(pieces); });
+  else
+    state_.keep(attempt([&] { settle(pieces); }));
+}
+
+void WaveOutput::settle(const std::vector<Extent>& pieces) {
+  for (const Extent& piece : pieces) file_->start_writeback(piece.begin, piece.end - piece.begin);  // MPI has no word for it
+  for (auto piece = pieces.begin(); piece != pieces.end() && !ends_; ++piece) state_.settler.add(file_, *piece, settling_buffer_);
 }
 
 void WaveOutput::close() {

@@ -1,6 +1,7 @@
 // Where the bytes of a wave go: one file that the rank writes together with others, or files that it writes alone.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,9 @@ class WaveOutput {
  public:
   /// Collective over all ranks. `buffer_bytes`: of a buffer for reading back.
   WaveOutput(MoveState& state, std::uint32_t wave, std::uint64_t buffer_bytes);
+  ~WaveOutput() { ends_ = true; }  ///< after a failure or a signal: what is not settled stays so
+  WaveOutput(const WaveOutput&) = delete;
+  WaveOutput& operator=(const WaveOutput&) = delete;
 
   /// Whether this rank writes together with others: then it calls write_together() in every round, and never write_alone().
   [[nodiscard]] bool is_collective() const { return collective_; }
@@ -48,6 +52,7 @@ class WaveOutput {
   [[nodiscard]] std::shared_ptr<File> open(std::uint32_t file);
   void note_written(std::uint64_t bytes);
   void start_settling();
+  void settle(const std::vector<Extent>& pieces);
 
   MoveState& state_;
   bool collective_ = false;
@@ -58,8 +63,9 @@ class WaveOutput {
   std::uint32_t file_number_ = 0;
   std::vector<Extent> to_settle_;
   std::uint64_t to_settle_bytes_ = 0;
-  Bytes settling_buffer_;            ///< of the thread
-  std::optional<Workers> settling_;  ///< one thread; last, so that it ends first
+  Bytes settling_buffer_;  ///< of the thread
+  std::atomic<bool> ends_ = false;
+  std::optional<Workers> settling_;  ///< one thread; empty where there may be no more threads. Last, so that it ends first
 };
 
 }  // namespace unshard

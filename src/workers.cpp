@@ -10,19 +10,18 @@
 namespace unshard {
 namespace {
 
-/// So that a thread that wakes doesn't take the core from the main thread, for whose collective calls other ranks wait (sched(7)): those
-/// calls would begin only when the threads have read. What the user has set stays.
-void let_main_thread_go_on() {
+/// sched(7): a batch thread does not preempt when it wakes. What the user has set stays.
+void wake_last() {
   const sched_param no_priority{};
   if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &no_priority);
 }
 
 }  // namespace
 
-Workers::Workers(std::size_t count) {
+Workers::Workers(std::size_t count, Wakes wakes) {
   for (std::size_t worker = 0; worker < count; ++worker) {
     try {
-      threads_.emplace_back([this, worker] { run(worker); });
+      threads_.emplace_back([this, worker, wakes] { run(worker, wakes); });
     } catch (const std::system_error&) {
       if (threads_.empty()) throw;
       break;  // a limit on threads: fewer do the work
@@ -68,8 +67,8 @@ std::uint64_t Workers::busy_ns() {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(busy_).count());
 }
 
-void Workers::run(std::size_t worker) {
-  let_main_thread_go_on();
+void Workers::run(std::size_t worker, Wakes wakes) {
+  if (wakes == Wakes::last) wake_last();
   std::unique_lock lock(mutex_);
   while (true) {
     work_.wait(lock, [&] { return ends_ || next_ < count_; });

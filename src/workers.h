@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -18,7 +19,13 @@ class Workers {
  public:
   using Task = std::function<void(std::size_t worker, std::size_t task)>;
 
-  explicit Workers(std::size_t count);
+  /// Whether a thread that gets work takes the core from the one that gave it.
+  enum class Wakes : std::uint8_t {
+    first,  ///< as the system likes it
+    last,   ///< no: other ranks wait for the collective calls of the main thread, which would begin only when the threads have read
+  };
+
+  explicit Workers(std::size_t count, Wakes wakes = Wakes::first);
   ~Workers();  ///< waits for the batch
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -39,7 +46,7 @@ class Workers {
   [[nodiscard]] std::uint64_t busy_ns();
 
  private:
-  void run(std::size_t worker);
+  void run(std::size_t worker, Wakes wakes);
 
   std::mutex mutex_;
   std::condition_variable work_, done_;

@@ -45,14 +45,15 @@ struct MoveOptions {
   std::size_t open_files = 0;  ///< shards that this rank may have open at the same time: whether ranks can share them
   bool home_readers = false;   ///< each shard is read by one rank that sees it and sent to the owners; else owners read
   bool read_back = false;      ///< a rank reads back and compares what it has written, as it goes; only where share_page_cache()
-  std::uint64_t trail_bytes = std::uint64_t{64} << 20;  ///< of output that a rank leaves in the page cache behind the place where it writes
+  std::uint64_t trail_bytes = std::uint64_t{64} << 20;  ///< of output that a rank leaves in the page cache behind the place where it
+                                                        ///< writes; up to 48 MiB more of what ranks write together
   std::vector<std::pair<std::string, std::string>> mpi_hints;
   std::function<void(std::uint64_t bytes)>
       progress;  ///< called now and then on every rank, with the bytes that all ranks have written since the last call
   std::function<void(const Extent&)>
       written;  ///< called by any thread after a range has been written, and is right as far as ranks know; what it throws ends the move
-  std::function<int()>
-      signal;  ///< asked several times a second; the number of a signal (0: none) ends the move with Error(128 + signal) on all ranks
+  std::function<int()> signal;  ///< asked several times a second, or every few rounds; the number of a signal (0: none) ends the move with
+                                ///< Error(128 + signal) on all ranks
 };
 
 /// Per rank figures of a move.
@@ -61,7 +62,7 @@ struct MoveReport {
   std::uint64_t read_bytes = 0, exchanged_bytes = 0, written_bytes = 0;
   std::uint64_t messages = 0;                                ///< that this rank received: all that one rank sent it in one round is one
   std::uint64_t read_ns = 0, exchange_ns = 0, write_ns = 0;  ///< of the I/O threads together; they overlap
-  std::uint64_t busy_ns = 0;                                 ///< during which the I/O threads had work
+  std::uint64_t busy_ns = 0;  ///< during which the I/O threads had work (but settling, where ranks write together)
 };
 
 /// Local, pure. PlanOptions::step_bytes for ranks on so many nodes, each with so many bytes of buffers.

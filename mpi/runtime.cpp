@@ -56,9 +56,9 @@ void yield_while_waiting() {
 }
 
 /// How ompio writes together on one node. Components that gather the bytes of all ranks into one do so in a buffer of 32 MiB, too large for
-/// the cache of a core: 2.3 s instead of 5.1 s for 3 GB with vulcan and 1 MiB. And `individual` writes in calls of this size, or of a whole
-/// step: each holds the file's lock, for which the other rank spins (1.35 times as long as `--io posix` with 1 MiB, 0.9 with 256 KiB).
-/// What the user has set stays.
+/// the cache of a core: 2.3 s instead of 5.1 s for 3 GB with vulcan and 1 MiB. And `individual` writes what it is given in calls of up to
+/// io_ompio_cycle_buffer_size, 512 MiB: each holds the file's lock, for which the other rank spins (with calls of 1 MiB 1.35 times as long
+/// as `--io posix`, with 256 KiB 0.9). What the user has set stays.
 void write_in_short_calls() {
 #ifdef OMPI_MAJOR_VERSION
   setenv("OMPI_MCA_io_ompio_bytes_per_agg", "1048576", 0);

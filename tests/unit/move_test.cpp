@@ -219,8 +219,8 @@ TEST(Move, ReadsBackWhatAnotherRankHasWrittenForIt) {
 }
 
 TEST(Move, RanksThatWriteTogetherGoOnWhileOneWaitsForTheDevice) {
-  constexpr std::uint64_t more_bytes =
-      16000;  // about four times 16 rounds of both ranks, after which they compare: what was on its way is not enough
+  // About four times 16 rounds of both ranks, after which they compare: what was on its way is not enough.
+  constexpr std::uint64_t more_bytes = 16000;
   Job job({IoMode::collective, false});
   job.most_file_bytes = 1000000;  // one file, of both ranks
   job.step_bytes = 128;

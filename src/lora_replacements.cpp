@@ -58,8 +58,8 @@ class Search {
   /// `audio.classifier` for a new `classifier`.
   [[nodiscard]] bool is_of_language_model(const std::string& name) const {
     const std::string prefix = name.substr(0, name.size() - one_.name.size());
-    for (const char* embedding : {"embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight"}) {
-      const std::set<std::string>& names = bases_.ending_like(embedding);
+    for (const std::string_view embedding : embedding_endings) {
+      const std::set<std::string>& names = bases_.ending_like(std::string(embedding));
       if (std::any_of(names.begin(), names.end(), [&](const std::string& one) { return one.starts_with(prefix); })) return true;
     }
     return false;

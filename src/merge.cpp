@@ -2,7 +2,6 @@
 #include "unshard/merge.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "adapter_input.h"
@@ -14,6 +13,7 @@
 #include "input_watch.h"
 #include "merge_steps.h"
 #include "model_input.h"
+#include "names.h"
 #include "plan_parts.h"
 #include "remote_code.h"
 #include "report.h"
@@ -55,15 +55,12 @@ std::vector<AdapterOutput> settle_adapters(const Session& session, Input& input,
 
 /// The vocabulary of an adapter that was trained with more (or fewer) tokens than the base has; none when config.json says the same.
 std::optional<std::uint64_t> new_vocabulary(const std::vector<TensorRow>& table, const LoraChoice& lora, const ModelConfig& config) {
-  constexpr std::array<std::string_view, 7> names{"embed_tokens.weight", "lm_head.weight",         "wte.weight",         "embed_in.weight",
-                                                  "embed_out.weight",    "word_embeddings.weight", "output_layer.weight"};
   const auto stated = config.number("vocab_size");
   if (!stated || lora.what != LoraChoice::What::fold) return std::nullopt;
   for (const AdapterUse& use : lora.adapters) {
     for (const Replacement& one : use.adapter.replacements) {
       const Shape& shape = table[one.tensor].shape;
-      const bool is_vocabulary = std::any_of(names.begin(), names.end(), [&](std::string_view name) { return one.name.ends_with(name); });
-      if (is_vocabulary && shape.size() == 2 && shape[0] != *stated) return shape[0];
+      if (is_of_vocabulary(one.name) && shape.size() == 2 && shape[0] != *stated) return shape[0];
     }
   }
   return std::nullopt;

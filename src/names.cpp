@@ -127,6 +127,12 @@ std::optional<LoraMatrix> lora_matrix(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_of_vocabulary(std::string_view name) {
+  constexpr std::array<std::string_view, 3> heads{"lm_head.weight", "embed_out.weight", "output_layer.weight"};
+  const auto is_end = [&](std::string_view ending) { return name.ends_with(ending); };
+  return std::ranges::any_of(embedding_endings, is_end) || std::ranges::any_of(heads, is_end);
+}
+
 bool natural_less(std::string_view a, std::string_view b) {
   while (true) {
     const std::size_t a_end = std::min(a.find('.'), a.size());

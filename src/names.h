@@ -1,6 +1,7 @@
-// What names of tensors share: order, and the parts that PEFT puts into them.
+// What names of tensors share: order, the ends of embeddings and heads, and the parts that PEFT puts into them.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,13 @@ namespace unshard {
 /// The order in which transformers 5 sorts a state dict that it converts (core_model_loading.py, dot_natural_key): by dotted elements,
 /// numbers by value and before words, numbers at the end of a word by value.
 [[nodiscard]] bool natural_less(std::string_view a, std::string_view b);
+
+/// How the names of input embeddings end, in published models and in Megatron.
+inline constexpr std::array<std::string_view, 4> embedding_endings{"embed_tokens.weight", "wte.weight", "embed_in.weight",
+                                                                   "word_embeddings.weight"};
+
+/// Whether `name` is that of an input embedding or of a head, which have a row for each token.
+[[nodiscard]] bool is_of_vocabulary(std::string_view name);
 
 /// `name` as the model without adapters calls it: no `base_model.model.` in front (several, where a PeftModel was wrapped again), no
 /// `base_layer`, `token_adapter.base_layer` or `original_module` in it.

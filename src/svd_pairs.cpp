@@ -11,14 +11,14 @@
 namespace unshard {
 namespace {
 
-constexpr std::array<std::string_view, 12> vocabularies{
-    "*embed_tokens.weight", "*lm_head.weight",         "*wte.weight",          "*wpe.weight",        "*embed_in.weight",
-    "*embed_out.weight",    "*word_embeddings.weight", "*output_layer.weight", "*embeddings.weight", "*embedding.weight",
-    "*score.weight",        "*embed_positions.weight"};
+/// Of other embeddings, and of a head that classifies.
+constexpr std::array<std::string_view, 5> other_endings{"wpe.weight", "embeddings.weight", "embedding.weight", "embed_positions.weight",
+                                                        "score.weight"};
 
 bool is_linear(const TensorRow& row) {
   if (row.shape.size() != 2 || !row.name.ends_with(".weight") || !info(row.dtype).castable || row.dtype == DType::f64) return false;
-  return std::none_of(vocabularies.begin(), vocabularies.end(), [&](std::string_view glob) { return glob_matches(glob, row.name); });
+  return !is_of_vocabulary(row.name) &&
+         std::ranges::none_of(other_endings, [&](std::string_view ending) { return row.name.ends_with(ending); });
 }
 
 SvdPair pair_of(const std::vector<TensorRow>& table, TensorId base, TensorId tuned, bool transposed, std::uint64_t rank) {

@@ -32,6 +32,16 @@ TEST(Wrappers, ANameOfWrappersOnlyKeepsItsEnd) {
   EXPECT_EQ(without_wrappers("a..b."), "a..b.");
 }
 
+TEST(Vocabulary, HasARowForEachToken) {  // the published models of Llama, GPT-2, GPT-NeoX, Falcon; Megatron
+  for (const char* name :
+       {"model.embed_tokens.weight", "lm_head.weight", "transformer.wte.weight", "gpt_neox.embed_in.weight", "embed_out.weight",
+        "transformer.word_embeddings.weight", "embedding.word_embeddings.weight", "output_layer.weight"})
+    EXPECT_TRUE(is_of_vocabulary(name)) << name;
+  for (const char* name :
+       {"transformer.wpe.weight", "model.embed_tokens.lora_A.weight", "score.weight", "model.norm.weight", "lm_head.bias"})
+    EXPECT_FALSE(is_of_vocabulary(name)) << name;
+}
+
 TEST(Adapters, AreRecognisedByElement) {
   EXPECT_TRUE(is_lora("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"));
   EXPECT_TRUE(is_lora("base_model.model.model.embed_tokens.lora_embedding_B.default"));

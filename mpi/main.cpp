@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "binding.h"
 #include "build_info.h"
 #include "launcher.h"
 #include "program/descriptors.h"
@@ -133,6 +134,32 @@ Ending run_command(const Session& session, CommandLine& line) {
   return ending;
 }
 
+int threads_of(const CommandLine& line) {
+  switch (line.command) {
+    case Command::merge:
+      return line.merge.input.threads;
+    case Command::merge_lora:
+      return line.merge_lora.merge.input.threads;
+    case Command::extract_lora:
+      return line.extract_lora.merge.input.threads;
+    case Command::check:
+      return line.check.input.threads;
+    case Command::test:
+      return line.test.input.threads;
+    default:
+      return 1;
+  }
+}
+
+/// Of rank 0, which prints it; the launcher binds others alike.
+void note_binding(const Comm& comm, CommandLine& line) {
+  int ranks = 0;
+  for (int rank = 0; rank < comm.size(); ++rank) ranks += comm.node_of(rank) == comm.node_of(0) ? 1 : 0;
+  const std::optional<UsableCores> cores = usable_cores();
+  const std::optional<std::string> note = cores ? note_of_binding(*cores, ranks, threads_of(line)) : std::nullopt;
+  if (note) line.notes.push_back(*note);
+}
+
 Ending ending_of_current_exception() {
   const Error error = current_error();
   return {static_cast<int>(error.code()), error.what()};
@@ -170,6 +197,7 @@ int run_with_ranks(const Launch& launch, std::optional<CommandLine>& line, const
   } catch (...) {
     return give_up(launch, ending_of_current_exception());
   }
+  if (line && !launch.variable.empty()) note_binding(runtime->comm(), *line);
   const Ending ending = line ? run_on_this_rank(runtime->comm(), *line) : refused;
   const int code = runtime->finish(ending);
   ignore_signals();

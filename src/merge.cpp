@@ -271,6 +271,7 @@ class Merge {
     MoveReport moved = move_and_verify(session_, files_, input_.source, catalog_, mapping_, left, target_, options_, journal.get(), times_);
     moved.extents.insert(moved.extents.end(), resumed_.extents.begin(), resumed_.extents.end());
     output_.plan.runs = std::move(left.runs);  // who wrote, syncs
+    output_.plan.done = std::move(left.done);
     return moved;
   }
 

@@ -50,6 +50,7 @@ Plan make_plan(const Targets& targets, Layout layout, const PlanOptions& options
   const std::vector<Segment> segments = segments_of(targets, layout, options);
   Plan plan;
   plan.windows = windows_of(targets, layout, options);
+  plan.done = options.done;
   plan.layout = std::move(layout);
   plan.ranks = options.ranks;
   plan.boundary_bytes = options.boundary_bytes;

@@ -194,10 +194,13 @@ void move_into(FileSystem& files, const TargetFolder& target, const Plan& plan, 
   files.sync_folder(parent_path(target.path));
 }
 
-/// The files that this rank syncs: those that its node wrote (the leader's node wrote every header), divided among the node's ranks.
+/// The files that this rank syncs: those that its node wrote (the leader's node wrote every header), divided among the node's ranks. What
+/// an earlier run wrote may wait on any node: one that was killed has not seen to it that it is on the device.
 std::vector<std::uint32_t> files_to_sync(const Comm& comm, const TargetFolder& target, const Plan& plan) {
+  if (!target.writes(comm.rank())) return {};
   const int node = comm.node_of(comm.rank());
   std::set<std::uint32_t> written;
+  for (const Window& range : plan.done) written.insert(range.file);
   std::size_t ranks_here = 0, mine = 0;
   for (int rank = 0; rank < comm.size(); ++rank) {
     if (comm.node_of(rank) != node) continue;

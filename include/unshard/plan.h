@@ -82,6 +82,7 @@ struct PlanOptions {
 struct Plan {
   Layout layout;
   std::vector<Window> windows;         ///< by file, then position; only those of the stage, without what is done
+  std::vector<Window> done;            ///< PlanOptions::done
   std::vector<std::vector<Run>> runs;  ///< by rank; in order of wave, file, position
   std::vector<Group> groups;           ///< by wave, then file
   std::uint32_t wave_count = 0;

@@ -280,6 +280,29 @@ TEST(Publish, AFailedSyncOnAnyRankStopsPublishing) {
   }
 }
 
+/// What a killed run wrote is in the cache of a node that may write nothing now.
+TEST(Publish, AFileWithRangesOfAnEarlierRunIsSyncedOnEveryNodeThatWrites) {
+  for (const bool is_continued : {false, true}) {
+    for (const bool other_is_blind : {false, true}) {
+      MemoryFileSystem files;
+      put_config_folder(files);
+      files.fail(Call::sync, second_weights, 1);  // the second node that does it
+      const auto error = attempt([&] {
+        run_ranks(2, {.seed = 9, .ranks_per_node = 1}, [&](Comm& comm) {
+          Plan plan = small_plan(2);
+          plan.runs = {{{0, 0, 8, 10}}, {}};
+          if (is_continued) plan.done = {{1, 8, 12}};
+          TargetFolder target = check_target_folder(comm, files, "/out/model", {}, false);
+          if (other_is_blind) target.blind = {1};
+          (void)open_partial(comm, files, target, plan, {"merge x"});
+          publish(comm, files, target, plan, {}, 0, last_files);
+        });
+      });
+      EXPECT_EQ(error.has_value(), is_continued && !other_is_blind);
+    }
+  }
+}
+
 TEST(Publish, SpaceThatRunsOutForASmallFileStopsPublishing) {
   MemoryFileSystem files;
   put_config_folder(files);

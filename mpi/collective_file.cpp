@@ -47,10 +47,12 @@ bool is_full(const std::string& path, std::uint64_t wanted_bytes) {
 
 class CollectiveFile final : public SharedFile {
  public:
-  CollectiveFile(std::string path, MPI_File file) : path_(std::move(path)), file_(file) {}
+  explicit CollectiveFile(std::string path) : path_(std::move(path)) {}
   // Closing is collective, and a destructor can't know whether the other ranks close too: what is not closed is left to MPI_Finalize.
   ~CollectiveFile() override = default;
 
+  /// Collective. Returns what MPI does.
+  [[nodiscard]] int open(MPI_Comm comm, MPI_Info info) { return MPI_File_open(comm, path_.c_str(), MPI_MODE_RDWR, info, &file_); }
   void write_at_all(std::uint64_t position, std::span<const std::byte> from) override;
   void close() override {
     const int code = MPI_File_close(&file_);
@@ -67,7 +69,7 @@ class CollectiveFile final : public SharedFile {
   }
 
   std::string path_;
-  MPI_File file_;
+  MPI_File file_ = MPI_FILE_NULL;
 };
 
 void CollectiveFile::write_at_all(std::uint64_t position, std::span<const std::byte> from) {
@@ -91,17 +93,18 @@ void CollectiveFile::write_at_all(std::uint64_t position, std::span<const std::b
 
 std::unique_ptr<SharedFile> open_collective_file(Comm& comm, MPI_Comm handle, const std::string& path,
                                                  const std::vector<std::pair<std::string, std::string>>& hints) {
+  std::unique_ptr<CollectiveFile> file;  // made before it is opened: nothing may fail on one rank alone once all have opened it
   const auto info = collectively(comm, "open", [&] {
     check_can_open(path);
+    file = std::make_unique<CollectiveFile>(path);
     auto made = std::make_unique<Info>();
     for (const auto& [key, value] : hints) made->set(key, value);
     return made;
   });
-  MPI_File file = MPI_FILE_NULL;
-  const int code = MPI_File_open(handle, path.c_str(), MPI_MODE_RDWR, info->get(), &file);
+  const int code = file->open(handle, info->get());
   agree(comm, "open",
         code == MPI_SUCCESS ? std::nullopt : std::optional(Error(ErrorCode::io, path + ": MPI_File_open: " + mpi_text(code))));
-  return std::make_unique<CollectiveFile>(path, file);
+  return file;
 }
 
 }  // namespace unshard

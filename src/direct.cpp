@@ -42,9 +42,11 @@ class PieceQueue {
     return item;
   }
 
+  /// And closes the file, once those that were handed out are gone.
   void stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
+    file_.reset();
   }
 
   [[nodiscard]] bool is_stopped() {
@@ -62,6 +64,17 @@ class PieceQueue {
   std::uint64_t position_ = 0;  ///< of the current run; 0: at its begin
   std::shared_ptr<File> file_;
   std::uint32_t file_number_ = 0;
+};
+
+class Stopping {
+ public:
+  explicit Stopping(PieceQueue& queue) : queue_(queue) {}
+  Stopping(const Stopping&) = delete;
+  Stopping& operator=(const Stopping&) = delete;
+  ~Stopping() { queue_.stop(); }
+
+ private:
+  PieceQueue& queue_;
 };
 
 /// One I/O thread: makes and writes pieces until there are none left.
@@ -107,6 +120,7 @@ void move_directly(MoveState& state) {
   const Budget budget = direct_budget(state.options.buffer_bytes, state.options.threads, state.work);
   PieceQueue queue(state, budget.piece);
   Workers workers(budget.threads);
+  const Stopping at_end(queue);  // before the workers are waited for, also when comparing fails
   workers.start(budget.threads, [&](std::size_t, std::size_t) {
     try {
       PieceWriter writer(state, budget.scratch_bytes);

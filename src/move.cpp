@@ -119,7 +119,7 @@ Budget rounds_budget(std::uint64_t buffer_bytes, int threads, std::uint64_t step
   std::uint64_t most_threads = left / 2 / each;
   if (for_work > 0) most_threads = std::min(most_threads, for_work / 2 / std::max<std::uint64_t>(work.tile_bytes, 1));
   budget.threads = static_cast<std::size_t>(std::clamp<std::uint64_t>(most_threads, 1, static_cast<std::uint64_t>(std::max(threads, 1))));
-  budget.send_bytes = left > budget.threads * each ? (left - budget.threads * each) / 2 : 0;
+  budget.send_bytes = left > budget.threads * each ? std::min((left - budget.threads * each) / 2, most_bytes_per_call) : 0;
   const std::uint64_t tiles = budget.threads * work.tile_bytes;
   budget.work_bytes = for_work > tiles ? for_work - tiles : 0;
   budget.piece = {std::min(usual_round_piece_bytes, std::bit_floor(step_bytes)), step_bytes, budget.scratch_bytes, budget.work_bytes};
@@ -153,6 +153,7 @@ Common compare_standing(MoveState& state, Standing mine) {
 }
 
 void agree_on_end(MoveState& state, int signal) {
+  state.settler.forget();  // closing may take long (NFS writes back then); once they agree, ranks don't wait long for one another
   agree(state.comm, "move", state.error);
   if (signal == 0) return;
   const Error stop = stopped_by(signal);

@@ -8,9 +8,6 @@
 
 namespace unshard {
 
-/// Most bytes of one message and of one collective write: far below where MPI libraries count in `int`.
-inline constexpr std::uint64_t most_bytes_per_call = std::uint64_t{256} << 20;
-
 /// Local. Throws Error(internal) for more than most_bytes_per_call; `what` names the call.
 void check_call_size(std::uint64_t size_bytes, const char* what);
 

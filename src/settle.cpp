@@ -51,6 +51,14 @@ void Settler::finish(std::span<std::byte> buffer) {
   }
 }
 
+void Settler::forget() {
+  std::deque<Written> forgotten;  // its files are closed without the lock, which takes long where that waits for a server
+  const std::lock_guard lock(mutex_);
+  forgotten.swap(waiting_);
+  waiting_bytes_ = 0;
+  waiting_files_ = 0;
+}
+
 std::vector<Settler::Written> Settler::take() {
   std::vector<Written> batch;
   for (std::uint64_t bytes = 0; bytes < batch_bytes && !waiting_.empty();) {

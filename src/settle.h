@@ -32,6 +32,9 @@ class Settler {
   /// Settles what is left; several threads may share this.
   void finish(std::span<std::byte> buffer);
 
+  /// After a failure or a signal: forgets what is left, and closes its files.
+  void forget();
+
  private:
   static constexpr std::size_t most_files = 32;
   struct Written {

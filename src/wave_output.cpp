@@ -42,7 +42,9 @@ WaveOutput::WaveOutput(MoveState& state, std::uint32_t wave, std::uint64_t buffe
   group_comm_ = state.comm.split(color);
   if (!file) return;
   collective_ = true;
-  state.keep(attempt([&] { shared_ = group_comm_->open_shared(state.path_of(*file), state.options.mpi_hints); }));
+  const std::optional<Error> failure = attempt([&] { shared_ = group_comm_->open_shared(state.path_of(*file), state.options.mpi_hints); });
+  if (failure && failure->code() == ErrorCode::mpi) throw Error(*failure);  // perhaps of this rank alone: the others will write together
+  state.keep(failure);
   if (!shared_) return;
   state.keep(attempt([&] {
     file_ = open(*file);

@@ -18,6 +18,9 @@ namespace unshard {
 
 using Bytes = std::vector<std::byte>;
 
+/// Most bytes of one message and of one collective write: far below where MPI libraries count in `int`.
+inline constexpr std::uint64_t most_bytes_per_call = std::uint64_t{256} << 20;
+
 /// A message under way. Owned by the caller; the request and the buffer given must live until it is done, also when the caller has failed.
 /// The sizes given to send and receive are equal.
 class Request {
@@ -33,7 +36,7 @@ class Request {
 class SharedFile {
  public:
   virtual ~SharedFile() = default;
-  /// Collective over the ranks that opened it: each writes its own range (which may be empty); at most 256 MiB. A failed or short
+  /// Collective over the ranks that opened it: each writes its own range (which may be empty); at most most_bytes_per_call. A failed or short
   /// write on this rank throws on this rank only, after the collective call has ended everywhere.
   virtual void write_at_all(std::uint64_t position, std::span<const std::byte> from) = 0;
   /// Collective. Errors are reported here, never by the destructor.
@@ -63,7 +66,7 @@ class Comm {
   /// `to_each[r]` goes to rank r; returns what each rank sent here, by rank. Any sizes (more than 2 GiB too).
   [[nodiscard]] virtual std::vector<Bytes> all_to_all(std::vector<Bytes> to_each) = 0;
 
-  /// Local. Messages of at most 256 MiB; matched by sender and tag, in order.
+  /// Local. Messages of at most most_bytes_per_call; matched by sender and tag, in order.
   [[nodiscard]] virtual std::unique_ptr<Request> send(int to, int tag, std::span<const std::byte> data) = 0;
   [[nodiscard]] virtual std::unique_ptr<Request> receive(int from, int tag, std::span<std::byte> data) = 0;
 

@@ -21,6 +21,7 @@ TEST(Budget, NeverExceedsWhatIsGiven) {
       const Budget rounds = rounds_budget(buffer, threads, step);
       EXPECT_LE(3 * step + rounds.scratch_bytes + rounds.threads * (rounds.scratch_bytes + step) + 2 * rounds.send_bytes, buffer);
       EXPECT_GE(rounds.send_bytes, step) << buffer << " " << threads;
+      EXPECT_LE(rounds.send_bytes, std::uint64_t{256} << 20) << "Comm::send";
       Plan plan;
       plan.step_bytes = step;
       EXPECT_LE(least_buffer_bytes(plan, {}), buffer);

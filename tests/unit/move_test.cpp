@@ -261,9 +261,9 @@ TEST(Move, RanksThatWriteTogetherWaitForADeviceThatIsFarBehind) {
   job.disk.at_drop_cache([&] {
     std::call_once(first, [&] {
       at_first = written;
-      for (later = at_first + 1; later != written;) {  // until nothing is written any more
+      for (int quiet = 0; quiet < 3; quiet = later == written ? quiet + 1 : 0) {  // until nothing is written any more
         later = written;
-        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
       }
     });
   });

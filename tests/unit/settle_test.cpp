@@ -123,5 +123,16 @@ TEST_F(Settle, AFileThatEndsEarlyIsNotWhatWasWritten) {
   }
 }
 
+TEST_F(Settle, ForgetsAfterAFailureAndClosesTheFiles) {
+  Settler settler(true, 20);
+  settler.add(file, file->piece(0, 10), buffer);
+  settler.forget();
+  EXPECT_EQ(file.use_count(), 1);
+  settler.finish(buffer);
+  EXPECT_THAT(file->calls, IsEmpty());
+  settler.add(file, file->piece(10, 26), buffer);
+  EXPECT_THAT(file->calls, IsEmpty()) << "what was forgotten does not count any more";
+}
+
 }  // namespace
 }  // namespace unshard::test

@@ -134,29 +134,21 @@ Ending run_command(const Session& session, CommandLine& line) {
   return ending;
 }
 
+/// I/O threads of a command that goes through data; 0 of another one.
 int threads_of(const CommandLine& line) {
-  switch (line.command) {
-    case Command::merge:
-      return line.merge.input.threads;
-    case Command::merge_lora:
-      return line.merge_lora.merge.input.threads;
-    case Command::extract_lora:
-      return line.extract_lora.merge.input.threads;
-    case Command::check:
-      return line.check.input.threads;
-    case Command::test:
-      return line.test.input.threads;
-    default:
-      return 1;
-  }
+  if (line.command == Command::merge) return line.merge.dry_run ? 0 : line.merge.input.threads;
+  if (line.command == Command::merge_lora) return line.merge_lora.merge.dry_run ? 0 : line.merge_lora.merge.input.threads;
+  if (line.command == Command::extract_lora) return line.extract_lora.merge.dry_run ? 0 : line.extract_lora.merge.input.threads;
+  if (line.command == Command::check) return line.check.deep ? line.check.input.threads : 0;
+  return line.command == Command::test ? line.test.input.threads : 0;
 }
 
 /// Of rank 0, which prints it; the launcher binds others alike.
 void note_binding(const Comm& comm, CommandLine& line) {
   int ranks = 0;
   for (int rank = 0; rank < comm.size(); ++rank) ranks += comm.node_of(rank) == comm.node_of(0) ? 1 : 0;
-  const std::optional<UsableCores> cores = usable_cores();
-  const std::optional<std::string> note = cores ? note_of_binding(*cores, ranks, threads_of(line)) : std::nullopt;
+  const std::optional<UsableCpus> cpus = usable_cpus();
+  const std::optional<std::string> note = cpus ? note_of_binding(*cpus, ranks, threads_of(line)) : std::nullopt;
   if (note) line.notes.push_back(*note);
 }
 
@@ -166,8 +158,9 @@ Ending ending_of_current_exception() {
 }
 
 /// The command on this rank; what it throws becomes an ending.
-Ending run_on_this_rank(Comm& comm, CommandLine& line) {
+Ending run_on_this_rank(const Launch& launch, Comm& comm, CommandLine& line) {
   try {
+    if (!launch.variable.empty()) note_binding(comm, line);
     watch_signals(line.command == Command::inspect ? OnSignal::end_at_once : OnSignal::stop_at_next_piece, comm.rank() == 0);
     const std::unique_ptr<FileSystem> files = posix_file_system();
     const std::unique_ptr<Log> log = make_log(comm.rank(), line.verbosity);
@@ -197,8 +190,7 @@ int run_with_ranks(const Launch& launch, std::optional<CommandLine>& line, const
   } catch (...) {
     return give_up(launch, ending_of_current_exception());
   }
-  if (line && !launch.variable.empty()) note_binding(runtime->comm(), *line);
-  const Ending ending = line ? run_on_this_rank(runtime->comm(), *line) : refused;
+  const Ending ending = line ? run_on_this_rank(launch, runtime->comm(), *line) : refused;
   const int code = runtime->finish(ending);
   ignore_signals();
   return code;

@@ -23,7 +23,7 @@ struct CommandLine {
   std::string help;  ///< the text, for Command::help
   bool json = false;
   Verbosity verbosity = Verbosity::normal;
-  std::vector<std::string> notes;  ///< of options that were accepted and do nothing, and of cores that are not used
+  std::vector<std::string> notes;  ///< of options that were accepted and do nothing, and of CPUs that are not used
 };
 
 /// What this build can do: names of the rows of its tables.

@@ -298,17 +298,19 @@ class Launchers(ProgramTest):
         result = run(["check", "--local-dir", self.input], SLURM_NTASKS="8", SLURM_JOB_ID="1", SLURM_STEP_NUM_TASKS="1")
         self.assertEqual(result.code, 0, result.err)
 
-    def test_ranks_that_are_bound_to_a_part_of_the_cores_are_noted(self):
-        cores = sorted(os.sched_getaffinity(0))
-        if len(cores) < 2:
-            self.skipTest("needs two cores")
-        bound = ("taskset", "-c", str(cores[-1]))
-        noted = Run(["check", "--local-dir", self.input], 1, within=bound).wait()
+    def test_ranks_that_are_bound_to_a_part_of_the_cpus_are_noted(self):
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) < 2:
+            self.skipTest("needs two CPUs")
+        bound = ("taskset", "-c", str(cpus[-1]))
+        deep = ["check", "--deep", "--local-dir", self.input]
+        noted = Run(deep, 1, within=bound).wait()
         self.assertEqual(noted.code, 0, noted.err)
-        self.assertIn(f"bound this rank to 1 of its {len(cores)} cores, for 4 I/O threads", noted.err)
-        for arguments, ranks in ((["--num-threads", "1"], 1), ([], 0)):  # enough for one thread; and a command that no launcher has bound
+        self.assertIn(f"bound this rank to 1 of its {len(cpus)} CPUs, for 4 I/O threads", noted.err)
+        # Enough for one thread; reads headers only; was not bound by a launcher.
+        for arguments, ranks in ((deep + ["--num-threads", "1"], 1), (["check", "--local-dir", self.input], 1), (deep, 0)):
             with self.subTest(arguments=arguments, ranks=ranks):
-                other = Run(["check", "--local-dir", self.input, *arguments], ranks, within=bound).wait()
+                other = Run(arguments, ranks, within=bound).wait()
                 self.assertEqual(other.code, 0, other.err)
                 self.assertNotIn("bound this rank", other.err)
 

@@ -1,6 +1,7 @@
 // Boxes against tensors: the defects are made by hand, so what must be found is known.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "box_cover.h"

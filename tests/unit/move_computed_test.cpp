@@ -2,6 +2,7 @@
 // definition gives, and the same bytes whatever the setting, also where sums are rounded.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <random>

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>

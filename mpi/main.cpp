@@ -125,8 +125,10 @@ Ending run_command(const Session& session, CommandLine& line) {
                                                                printable(line.test.base_dir, 4096) +
                                                                "; is this the checkpoint of the trained model?"};
     if (!result.equal)
-      ending = {static_cast<int>(ErrorCode::verification),
-                "test: the models differ; without --quiet, or with --json, the differences are listed"};
+      ending = {
+          static_cast<int>(ErrorCode::verification),
+          std::string("test: the models differ") +
+              (line.verbosity == Verbosity::quiet && !line.json ? "; without --quiet, or with --json, the differences are listed" : "")};
   } else {
     json = inspect(session, line.inspect_path, line.json, line.inspect_cache_dir);
   }

@@ -183,8 +183,10 @@ Runtime::Runtime(const Launch& launch) {
     throw Error(ErrorCode::mpi,
                 "start: " + (alone ? advice_for_singletons(launch) : "this MPI library can't be used by a program with threads"));
   }
+  // Calls without a communicator (MPI_Info_set) have the error handler of these; copies inherit it.
+  for (const MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF})
+    check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_dup(MPI_COMM_WORLD, &closing_), "MPI_Comm_dup");
-  check(MPI_Comm_set_errhandler(closing_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   comm_ = mpi_comm(MPI_COMM_WORLD);
   if (!launch.ends_together) lifeline_ = std::make_unique<Lifeline>(*comm_, end_after_loss(*comm_));
 }

@@ -127,7 +127,7 @@ class StoredAdapter {
     if (pieces.empty()) {
       throw Error(
           ErrorCode::unsupported,
-          printable(row.name) + ": no rule says what this module's full copy is published as; leave the adapter out with --lora drop");
+          printable(row.name) + ": no rule says what this module's full copy is published as; `merge --lora drop` leaves the adapter out");
     }
     for (const Made& piece : pieces) {
       Target target{prefix + piece.name, row.dtype, piece.shape, piece.terms, {}};
@@ -274,7 +274,7 @@ std::vector<AdapterOutput> adapters_beside(const std::vector<TensorRow>& table, 
     const bool is_plain = std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
     if (!is_plain)
       throw Error(ErrorCode::bad_input,
-                  "adapter '" + printable(name) + "': this name can't be that of a folder; leave it out with --lora drop");
+                  "adapter '" + printable(name) + "': this name can't be that of a folder; `merge --lora drop` leaves it out");
     const StoredParameters parameters = splitter ? StoredParameters{} : stored_parameters(table, config, options, use, modules);
     AdapterUse written = use;
     if (use.adapter.token_rows.size() > 1)

@@ -9,6 +9,9 @@ namespace unshard {
 
 namespace {
 
+/// Made when the program starts, since there is no memory for it when it is needed: copies share its text.
+const Error out_of_memory(ErrorCode::internal, "out of memory; give each rank more, or try --low-cpu-mem-usage");
+
 std::string where(const Comm& comm) {
   if (comm.size() == 1) return "";
   return " (rank " + std::to_string(comm.rank()) + " on " + comm.host_of(comm.rank()) + ")";
@@ -30,8 +33,11 @@ void agree(Comm& comm, std::string_view step, const std::optional<Error>& mine) 
   const bool speaks = first == candidate;
   const std::uint64_t code = comm.reduce_all(speaks ? static_cast<std::uint64_t>(mine->code()) : 0, Reduction::max);
   const bool by_signal = is_stop(static_cast<ErrorCode>(code));  // sent to the job: which rank saw it first says nothing
-  const std::string text = text_from(comm, static_cast<int>(first), speaks ? mine->what() + (by_signal ? "" : where(comm)) : std::string{});
-  throw Error(static_cast<ErrorCode>(code), std::string(step) + ": " + text + and_others(by_signal ? 0 : failed - 1));
+  const auto said = [&] {
+    if (mine->is_agreed()) return std::string(mine->what());  // by these ranks, or by some of them
+    return std::string(step) + ": " + mine->what() + (by_signal ? "" : where(comm) + and_others(failed - 1));
+  };
+  throw Error(static_cast<ErrorCode>(code), text_from(comm, static_cast<int>(first), speaks ? said() : std::string{}), true);
 }
 
 Error current_error() {
@@ -40,7 +46,7 @@ Error current_error() {
   } catch (const Error& error) {
     return error;
   } catch (const std::bad_alloc&) {
-    return {ErrorCode::internal, "out of memory; give each rank more, or try --low-cpu-mem-usage"};
+    return out_of_memory;
   } catch (const std::exception& error) {
     return {ErrorCode::internal, error.what()};
   } catch (...) {

@@ -32,7 +32,10 @@ std::optional<ConfigFolder> config_of(const Session& session, const Source& sour
   const bool is_hf = source.format == "hf";
   try {
     auto config = look_for_config(session, source, "");
-    if (!config && is_hf) findings.push_back({Severity::note, "config.json", "is not there; loaders need it"});
+    if (!config)
+      findings.push_back({Severity::note, "config.json",
+                          is_hf ? "is not there; loaders need it"
+                                : "is not there: names and shapes were not compared with it, and merge will need --hf-config"});
     return config;
   } catch (const Error& error) {  // the same on every rank
     if (error.code() != ErrorCode::bad_input) throw;

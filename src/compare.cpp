@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "compare_side.h"
+#include "thread_loop.h"
 #include "unshard/agree.h"
 #include "value_bytes.h"
 
@@ -200,8 +201,7 @@ class Comparison {
       }
     };
     std::vector<std::jthread> threads;
-    const auto count = std::min(division_.threads, groups.size());
-    for (std::size_t i = 1; i < count; ++i) threads.emplace_back(work);
+    start_threads(threads, std::min(division_.threads, groups.size()), work);
     work();
     threads.clear();
     if (failure) std::rethrow_exception(failure);
@@ -268,7 +268,8 @@ class Comparison {
   [[nodiscard]] std::vector<bool> differing_pairs(const std::vector<GroupResult>& results, bool in_any_bit) {
     Bytes mine((a_targets_.targets.size() + 7) / 8);
     for (const GroupResult& result : results) {
-      if (result.difference.count > 0 || (in_any_bit && result.difference.pairs > 0)) mine[result.pair / 8] |= std::byte{1} << (result.pair % 8);
+      if (result.difference.count > 0 || (in_any_bit && result.difference.pairs > 0))
+        mine[result.pair / 8] |= std::byte{1} << (result.pair % 8);
     }
     std::vector<bool> differs(a_targets_.targets.size());
     for (const Bytes& bits : comm_.gather_all(mine)) {

@@ -12,6 +12,12 @@ namespace {
 
 constexpr std::uint64_t most_expected = 8'000'000;
 
+/// What says which tensors there should be, for messages.
+std::string described_by(const MapContext& context) {
+  const bool by_options = context.config.is_overridden() || !context.options.model_type.empty();
+  return printable(context.config.path(), 4096) + (by_options ? " (options included)" : "");
+}
+
 /// The tensors of one line of the table, for all values of its variables.
 class Expansion {
  public:
@@ -163,7 +169,7 @@ void require_counts(const MapContext& context, const Published& published, const
   for (const std::string& name : unexpected)
     if (is_beyond_count(context, prefix + name)) beyond.push_back(name);
   if (beyond.empty()) return;
-  throw Error(ErrorCode::bad_input, name_list(beyond) + ": in the checkpoint, but " + printable(context.config.path(), 4096) +
+  throw Error(ErrorCode::bad_input, name_list(beyond) + ": in the checkpoint, but " + described_by(context) +
                                         " counts fewer layers or experts; give the model's own config.json or numbers, or leave " +
                                         (beyond.size() == 1 ? "it" : "them") + " out with --drop");
 }
@@ -207,7 +213,7 @@ std::vector<ShapeConflict> shape_conflicts(const MapContext& context, const std:
     const Target* target = published.find(one.name);
     if (target == nullptr || !one.shape || target->shape == *one.shape) continue;
     const std::string numbers = numbers_behind(context, *one.spec);
-    conflicts.push_back({one.name, "shape " + to_string(target->shape) + ", but " + printable(context.config.path(), 4096) + " implies " +
+    conflicts.push_back({one.name, "shape " + to_string(target->shape) + ", but " + described_by(context) + " implies " +
                                        to_string(*one.shape) + (numbers.empty() ? "" : " (" + numbers + ")") +
                                        (may_be_cut(context, target->shape, *one.shape) ? "; " + context.options.shape_hint : "") +
                                        "; give the model's own config.json or correct these numbers"});
@@ -247,8 +253,8 @@ void leave_out_needless_filling(const MapContext& context, const std::vector<Exp
     names.push_back(published.targets[i].name);
   }
   if (names.empty()) return;
-  mapping.notes.push_back("Not taken from --fill-missing-from: " + counted(names.size(), "tensor") + " that " +
-                          printable(context.config.path(), 4096) + " does not expect: " + name_list(names));
+  mapping.notes.push_back("Not taken from --fill-missing-from: " + counted(names.size(), "tensor") + " that " + described_by(context) +
+                          " does not expect: " + name_list(names));
   published.remove_if(unwanted);
 }
 
@@ -270,12 +276,11 @@ void check_names(const MapContext& context, const std::vector<Expected>& expecte
   }
   const std::vector<std::string>& others = differences.unexpected;
   if (!dropped.empty()) {
-    throw Error(ErrorCode::bad_input, name_list(dropped) + ": left out by --drop, but " + printable(context.config.path(), 4096) +
-                                          " expects " + (dropped.size() == 1 ? "it" : "them") +
-                                          "; allow that by --allow-missing, or leave --drop out");
+    throw Error(ErrorCode::bad_input, name_list(dropped) + ": left out by --drop, but " + described_by(context) + " expects " +
+                                          (dropped.size() == 1 ? "it" : "them") + "; allow that by --allow-missing, or leave --drop out");
   }
   if (!missing.empty()) {
-    std::string text = name_list(missing) + ": missing, " + printable(context.config.path(), 4096) + " expects " +
+    std::string text = name_list(missing) + ": missing, " + described_by(context) + " expects " +
                        (missing.size() == 1 ? "it" : std::to_string(missing.size()) + " such tensors");
     if (!others.empty()) text += "; found but not expected: " + name_list(others);
     const bool filling = std::any_of(context.table.begin(), context.table.end(), [](const TensorRow& row) { return row.origin != 0; });
@@ -288,7 +293,7 @@ void check_names(const MapContext& context, const std::vector<Expected>& expecte
     std::vector<std::string> foreign = others;
     std::erase_if(foreign, [&](const std::string& name) { return published.filled[published.by_name.at(name)]; });
     if (!foreign.empty()) {
-      throw Error(ErrorCode::bad_input, name_list(foreign) + ": in the checkpoint, but " + printable(context.config.path(), 4096) +
+      throw Error(ErrorCode::bad_input, name_list(foreign) + ": in the checkpoint, but " + described_by(context) +
                                             " implies no such tensor" + (foreign.size() == 1 ? "" : "s") +
                                             "; give the model's own config.json, or leave them out with --drop");
     }

@@ -99,9 +99,8 @@ std::string wanted(std::string_view backend) {
 
 Error nothing_found(const Tree& tree, std::string_view backend, const std::vector<Candidate>& others) {
   if (!others.empty() && backend == "auto") {
-    return {ErrorCode::unsupported,
-            printable(others.front().folder, most_path) + ": is " + others.front().other +
-                ", which this version can't read; convert it to a " + wanted(backend)};
+    return {ErrorCode::unsupported, printable(others.front().folder, most_path) + ": is " + others.front().other +
+                                        ", which this version can't read; convert it to a " + wanted(backend)};
   }
   for (const auto& [path, entry] : tree.entries) {
     if (entry.status.kind == FileKind::folder && !entry.problem.empty()) return bad_input(path, entry.problem);
@@ -109,7 +108,8 @@ Error nothing_found(const Tree& tree, std::string_view backend, const std::vecto
   std::string found;
   for (const std::string& root : tree.roots) found += (found.empty() ? "" : "; ") + contents(tree, root);
   if (!others.empty()) found = others.front().other + " in " + printable(others.front().folder, most_path);
-  return bad_input(tree.roots.front(), "no " + wanted(backend) + " here; found: " + found + "; give the folder that holds the shards");
+  return bad_input(tree.roots.front(),
+                   "no " + wanted(backend) + " here; found: " + found + "; give the folder that holds the shards, or the model");
 }
 
 Error several(const std::vector<Candidate>& candidates) {
@@ -134,7 +134,7 @@ std::vector<Candidate> one_checkpoint(const Tree& tree, std::string_view backend
   std::vector<Candidate> parts, others;
   std::set<std::string> places;
   for (const std::string& root : tree.roots) {
-    if (!is_folder(tree, root)) throw bad_input(root, "is not a folder; give the folder that holds the shards");
+    if (!is_folder(tree, root)) throw bad_input(root, "is not a folder; give the folder that holds the shards, or the model");
     Search search(tree, formats, backend != "auto");
     search.below(root);
     if (search.found.size() > 1) throw several(search.found);

@@ -116,7 +116,8 @@ std::vector<std::string> needs_lines(const MoveNeeds& needs) {
                   std::to_string(needs.opens) + " opens of shards, at most " + std::to_string(needs.most_opens) +
                   " by one rank (headers included)");
   lines.push_back("Exchange: " + counted(needs.messages, "message") + ", " + std::to_string(needs.exchanged_bytes) + " bytes");
-  if (needs.other_ranks) lines.push_back("  (as if every rank saw every shard and opened its files itself: other ranks run now)");
+  if (needs.other_ranks)
+    lines.push_back("  (an estimate, since other ranks run now: as if each of the planned ones saw all shards and opened them itself)");
   return lines;
 }
 

@@ -29,6 +29,14 @@ std::vector<std::string> config_candidates(const Source& source, const std::stri
   return {base_name(given) == "config.json" ? parent_path(given) : given};
 }
 
+/// " in run/global_step_10/actor": where the shards lie, when that is not the folder given.
+std::string where_below(const Input& input) {
+  std::vector<std::string> folders;
+  for (const std::string& folder : input.source.folders)
+    if (std::ranges::find(input.tree.roots, folder) == input.tree.roots.end()) folders.push_back(folder);
+  return folders.empty() ? "" : " in " + name_list(folders);
+}
+
 }  // namespace
 
 Input open_input(const Session& session, const std::string& backend, const std::vector<std::string>& local_dirs) {
@@ -37,7 +45,7 @@ Input open_input(const Session& session, const std::string& backend, const std::
   input.source = collectively(session.comm, "discover", [&] { return discover(input.tree, backend); });
   read_index_files(session.comm, session.files, input.tree, input.source);
   const std::size_t count = input.source.files.size();
-  session.log.line("Found " + counted(count, upper_case(input.source.format) + " checkpoint file"));
+  session.log.line("Found " + counted(count, upper_case(input.source.format) + " checkpoint file") + where_below(input));
   if (input.source.world_size > 0) session.log.line("World size determined as " + std::to_string(input.source.world_size));
   return input;
 }
@@ -65,6 +73,9 @@ std::optional<ConfigFolder> look_for_config(const Session& session, const Source
 
 ConfigFolder find_config(const Session& session, const Source& source, const std::string& given) {
   if (auto found = look_for_config(session, source, given)) return std::move(*found);
+  if (!given.empty())
+    throw Error(ErrorCode::bad_input,
+                "config: --hf-config " + printable(given, 4096) + ": there is no config.json; give the folder that has it");
   throw Error(ErrorCode::bad_input, "config: config.json: not found in " + name_list(config_candidates(source, given), 12) +
                                         "; give the folder that has it with --hf-config DIR");
 }

@@ -57,7 +57,7 @@ void note_decomposition(const MapContext& context, const Target& target, std::si
 void require_floating(const Target& target) {
   if (info(target.dtype).castable && target.dtype != DType::f64) return;
   throw Error(ErrorCode::unsupported, printable(target.name) + ": is stored as " + std::string(info(target.dtype).name) +
-                                          ", to which no adapter is folded; leave the adapter out with --lora drop");
+                                          ", to which no adapter is folded; `merge --lora drop` leaves the adapter out");
 }
 
 /// What is added to a matrix, as added to a target that `part` makes of it whole.
@@ -157,7 +157,7 @@ void add_addends(const MapContext& context, const LikeParts& parts, Published& p
     if (const auto found = reached.find(base); found != reached.end() && found->second != wanted) {
       throw Error(ErrorCode::unsupported,
                   printable(context.table[base].name) +
-                      ": only a part of its LoRA update would reach the output; leave the adapter out with --lora drop");
+                      ": only a part of its LoRA update would reach the output; `merge --lora drop` leaves the adapter out");
     }
   }
 }

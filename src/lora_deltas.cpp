@@ -12,7 +12,7 @@ namespace {
   throw Error(ErrorCode::unsupported,
               printable(name) +
                   ": is made of an adapted tensor in a way that its LoRA update can't follow; fold the adapter into a model "
-                  "folder by merge-lora, or leave it out with --lora drop");
+                  "folder by merge-lora, or `merge --lora drop` leaves it out");
 }
 
 /// The dimensions of a tensor that a delta is about: its rows and columns, and the stack's.

@@ -75,13 +75,13 @@ std::optional<LoraName> parse_bridge(const std::string& stored, const std::strin
   if (clean.ends_with(".adapter.weight_magnitude")) {
     throw Error(ErrorCode::unsupported, printable(stored) +
                                             ": a DoRA adapter of Megatron-Bridge, which this version can neither fold nor write; "
-                                            "leave the adapter out with --lora drop");
+                                            "`merge --lora drop` leaves the adapter out");
   }
   const auto matrix = lora_matrix(clean);
   if (!matrix || !matrix->of_bridge) return std::nullopt;
   if (matrix->rest != "weight")
     throw Error(ErrorCode::unsupported, printable(stored) + ": is a part of an adapter that this version does not know (" +
-                                            printable(matrix->rest) + "); leave the adapter out with --lora drop");
+                                            printable(matrix->rest) + "); `merge --lora drop` leaves the adapter out");
   LoraName name;
   name.part = matrix->is_a ? Part::a : Part::b;
   const Elements module = elements_of(matrix->module);

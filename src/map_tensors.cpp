@@ -35,7 +35,12 @@ void settle_quantisation(const MapContext& context, const Published& published, 
 }
 
 void note_family(const MapContext& context, Mapping& mapping) {
-  if (!context.family.name.empty() || context.options.like) return;
+  if (!context.family.name.empty()) return;
+  if (!context.options.model_type.empty() && context.options.custom_mapping_path.empty()) {
+    throw Error(ErrorCode::usage, "--model-type " + printable(context.options.model_type) +
+                                      ": there are no rules of this name; `unshard inspect --families` lists those there are");
+  }
+  if (context.options.like) return;
   const std::string type = context.options.model_type.empty() ? context.config.model_type() : context.options.model_type;
   mapping.notes.push_back((type.empty() ? "config.json has no model_type" : "No rules for model type " + printable(type)) +
                           ": names pass through, shapes are not checked against config.json" +

@@ -266,6 +266,10 @@ std::optional<DType> ModelConfig::dtype() const {
   return std::nullopt;
 }
 
+bool ModelConfig::is_overridden() const {
+  return !data_->overrides.empty();
+}
+
 void ModelConfig::override_number(const std::string& key, std::uint64_t value) {
   data_->overrides[key] = value;
 }

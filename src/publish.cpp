@@ -133,7 +133,13 @@ void appear_as_new(FileSystem& files, const TargetFolder& target, const Plan& pl
   sync_folders(files, target.partial, plan, names);
   write_small_file(files, join_path(target.partial, complete_file_name), identity);
   files.sync_folder(target.partial);
-  files.rename(target.partial, target.path);
+  try {
+    files.rename(target.partial, target.path);
+  } catch (const Error& error) {
+    if (!files.status(target.path)) throw;
+    throw Error(ErrorCode::usage,
+                std::string(error.what()) + ": something has appeared there meanwhile; remove it, and start the same command again");
+  }
   remove_marks(files, target.path);
   files.sync_folder(parent_path(target.path));
 }
@@ -216,12 +222,23 @@ std::vector<std::uint32_t> files_to_sync(const Comm& comm, const TargetFolder& t
   return files;
 }
 
+/// The size, and the header, which was written before the move and is not read back by it.
+void require_as_made(File& file, const OutputFile& output) {
+  std::string header(output.header.size(), '\0');
+  if (file.size() == output.size_bytes) file.read_at(0, std::as_writable_bytes(std::span(header)));
+  if (file.size() == output.size_bytes && header == output.header) return;
+  throw Error(ErrorCode::verification,
+              printable(file.path(), 4096) + ": " + std::to_string(file.size()) + " bytes, expected " + std::to_string(output.size_bytes) +
+                  " with the header that was written: something else has changed it; start the same command again");
+}
+
 /// Collective. Waits until the files in the partial folder are on the device. Their pages leave the cache: a job is charged for them.
 void sync_partial(Comm& comm, FileSystem& files, const TargetFolder& target, const Plan& plan) {
   collectively(comm, "publish", [&] {
     for (const std::uint32_t file : files_to_sync(comm, target, plan)) {
       const OutputFile& output = plan.layout.files[file];
       const std::unique_ptr<File> open = files.open_for_writing(join_path(target.partial, partial_name(output)), false);
+      require_as_made(*open, output);
       open->sync();
       open->drop_cache(0, output.size_bytes);
     }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view weight_ending = ".weight";
 
 [[noreturn]] void refuse(const std::string& module, const std::string& what) {
-  throw Error(ErrorCode::unsupported, printable(module) + ": " + what + "; leave the adapter out with --lora drop");
+  throw Error(ErrorCode::unsupported, printable(module) + ": " + what + "; `merge --lora drop` leaves the adapter out");
 }
 
 /// The name that the rules have for a stored one: without wrappers and PEFT's elements.

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -22,8 +23,9 @@ Workers::Workers(std::size_t count, Wakes wakes) {
   for (std::size_t worker = 0; worker < count; ++worker) {
     try {
       threads_.emplace_back([this, worker, wakes] { run(worker, wakes); });
-    } catch (const std::system_error&) {
-      if (threads_.empty()) throw;
+    } catch (const std::system_error& error) {
+      if (threads_.empty())
+        throw Error(ErrorCode::io, std::string("threads: none can be started: ") + error.what() + "; raise the limit (ulimit -u)");
       break;  // a limit on threads: fewer do the work
     }
   }

@@ -29,11 +29,14 @@ std::string_view name_of(ErrorCode code);
 /// What went wrong, in one line without the program's name: `<file or tensor>: <expected and actual>; <what to do>`.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  Error(ErrorCode code, const std::string& text, bool is_agreed = false) : std::runtime_error(text), code_(code), is_agreed_(is_agreed) {}
   [[nodiscard]] ErrorCode code() const { return code_; }
+  /// Thrown by agree(): the text has the step and says which rank it was.
+  [[nodiscard]] bool is_agreed() const { return is_agreed_; }
 
  private:
   ErrorCode code_;
+  bool is_agreed_;
 };
 
 /// `text` with control characters, quotes' escapes and invalid UTF-8 made visible (`\x1b`), cut to `limit` bytes, so that

@@ -36,6 +36,7 @@ class ModelConfig {
   [[nodiscard]] std::optional<bool> flag(std::string_view key) const;
   [[nodiscard]] std::optional<DType> dtype() const;  ///< `dtype`, else `torch_dtype`
   void override_number(const std::string& key, std::uint64_t value);  ///< also for the key in those sub-configurations
+  [[nodiscard]] bool is_overridden() const;                           ///< some number is
 
   /// What changes in the written config.json; everything else, unknown keys and number formatting included, stays as it is.
   struct Edits {

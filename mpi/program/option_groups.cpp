@@ -39,10 +39,21 @@ void add_lora(CLI::App& app, LoraChoice& lora) {
       ->type_name("WHAT");
 }
 
+/// Hints whose values MPI libraries do not check: ROMIO divides by cb_buffer_size, ompio takes its negative numbers for sizes.
+/// (MPI 4.1, 14.2.8; ROMIO's users guide.)
+constexpr std::array<std::string_view, 6> positive_hints = {"cb_block_size",   "cb_buffer_size", "cb_nodes",
+                                                            "striping_factor", "striping_unit",  "ind_wr_buffer_size"};
+
 void add_hint(std::vector<std::pair<std::string, std::string>>& hints, const std::string& text) {
   const std::size_t equals = text.find('=');
-  if (equals == 0 || equals == std::string::npos) refuse("--mpi-info: '" + printable(text) + "' is not KEY=VALUE");
-  hints.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  if (equals == 0 || equals == std::string::npos || equals + 1 == text.size())
+    refuse("--mpi-info: '" + printable(text) + "' is not KEY=VALUE");
+  const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
+  const bool is_number = std::ranges::find(positive_hints, key) != positive_hints.end();
+  if (is_number && (value.size() > 12 || value.find_first_not_of("0123456789") != std::string::npos ||
+                    value.find_first_not_of('0') == std::string::npos))
+    refuse("--mpi-info " + printable(key) + ": '" + printable(value) + "' is no whole number above zero");
+  hints.emplace_back(key, value);
 }
 
 }  // namespace

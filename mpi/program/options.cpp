@@ -97,7 +97,7 @@ void add_merge_lora(CLI::App& root, CommandLine& line, const Abilities& abilitie
 void check_extract_lora(const ExtractLoraOptions& options) {
   const bool from_checkpoint = !options.merge.input.local_dirs.empty();
   if (from_checkpoint == !options.finetuned.empty())
-    refuse("extract-lora needs one of --local-dir and --finetuned; see unshard extract-lora --help");
+    refuse("extract-lora needs either --local-dir or --finetuned, not both; see unshard extract-lora --help");
   need("extract-lora", {{"--target-dir", !options.merge.target_dir.empty()}});
   if (from_checkpoint) {
     if (options.rank != 0) refuse("--rank goes with --finetuned: adapters in a checkpoint have the rank that they were trained with");
@@ -191,7 +191,8 @@ void add_test(CLI::App& root, CommandLine& line, const Abilities& abilities) {
     check_tolerance(line.test.tolerance);
     if (line.test.map.lora.what == LoraChoice::What::fold)
       throw Error(ErrorCode::unsupported, "options: test --lora fold is not supported; merge with it and test the result");
-    if (line.test.input.local_dirs.empty() == line.test.merged_dir.empty()) refuse("test needs one of --merged-dir and --local-dir");
+    if (line.test.input.local_dirs.empty() == line.test.merged_dir.empty())
+      refuse("test needs either --merged-dir or --local-dir, not both");
     for (const auto& [name, value] :
          {std::pair("--custom-mapping", &line.test.custom_mapping_path), std::pair("--like", &line.test.like_dir),
           std::pair("--fill-missing-from", &line.test.fill_missing_from)}) {

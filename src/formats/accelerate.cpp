@@ -82,7 +82,7 @@ Saves find_saves(const Tree& tree, const std::vector<std::string>& folders) {
 
 std::string missing_ranks(const std::vector<std::uint64_t>& missing, std::uint64_t count) {
   return std::string(missing.size() == 1 ? "missing rank " : "missing ranks ") + as_ranges(missing) + " of " + std::to_string(count) +
-         "; give all folders that hold rank files with --local-dir";
+         "; run on every node that has some, or give all folders that hold rank files with --local-dir";
 }
 
 Source describe_bin_files(const Tree& tree, const std::vector<std::string>& folders) {

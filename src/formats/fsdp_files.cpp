@@ -153,8 +153,9 @@ Source describe_fsdp_files(const Tree& tree, const std::vector<std::string>& fol
   const auto chosen = found.find(source.world_size);
   const auto ranks = chosen == found.end() ? std::map<std::uint32_t, std::vector<std::string>>{} : chosen->second;
   if (const std::string missing = missing_ranks(ranks, source.world_size); !missing.empty()) {
-    source.findings.push_back(
-        {Severity::error, source.folder, missing + "; give all folders that hold rank files with --local-dir", ErrorCode::bad_input});
+    source.findings.push_back({Severity::error, source.folder,
+                               missing + "; run on every node that has some, or give all folders that hold rank files with --local-dir",
+                               ErrorCode::bad_input});
   }
   for (const auto& [rank, paths] : ranks) {
     ShardFile file = shard_at(tree, paths);

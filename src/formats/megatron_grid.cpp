@@ -186,7 +186,7 @@ class GridMaker {
     if (missing.size() > most_folders_named) text += " and " + std::to_string(missing.size() - most_folders_named) + " more";
     error(source_.folder, text + " (tensor-parallel " + std::to_string(grid_.tensor) + ", pipeline-parallel " +
                               std::to_string(grid_.pipeline) + ", expert-parallel " + std::to_string(grid_.expert) +
-                              "); give all folders that hold such ranks with --local-dir");
+                              "); run on every node that has some, or give all folders that hold such ranks with --local-dir");
   }
 
   void count_chunks() {

@@ -187,10 +187,29 @@ TEST(Usage, IsRefusedInOneLineThatNamesTheMistake) {
   expect_usage("check --local-dir a --verbose --quiet", "--quiet");
   expect_usage("check --local-dir a --backend pytorch", "'pytorch'");
   expect_usage("merge --local-dir a --target-dir t --target-dir u", "--target-dir");
-  for (const char* wrong :
-       {"--dtype int8", "--lora keep", "--stage 3", "--io mmap", "--mpi-info a", "--mpi-info =b", "--num-threads 0", "--num-threads x",
-        "--num-threads 1000000", "--buffer-size 12XB", "--buffer-size -1", "--max-shard-size 0", "--max-shard-size 1.5GB", "--head-dim 0",
-        "--head-dim -4", "--ranks 4", "--stage-layers 4", "--stage-layers -4 --stage 1", "--output-format gguf"}) {
+  for (const char* wrong : {"--dtype int8",
+                            "--lora keep",
+                            "--stage 3",
+                            "--io mmap",
+                            "--mpi-info a",
+                            "--mpi-info =b",
+                            "--mpi-info a=",
+                            "--mpi-info cb_buffer_size=0",
+                            "--mpi-info cb_nodes=-3",
+                            "--mpi-info striping_unit=1k",
+                            "--num-threads 0",
+                            "--num-threads x",
+                            "--num-threads 1000000",
+                            "--buffer-size 12XB",
+                            "--buffer-size -1",
+                            "--max-shard-size 0",
+                            "--max-shard-size 1.5GB",
+                            "--head-dim 0",
+                            "--head-dim -4",
+                            "--ranks 4",
+                            "--stage-layers 4",
+                            "--stage-layers -4 --stage 1",
+                            "--output-format gguf"}) {
     const std::string name = std::string(wrong).substr(0, std::string(wrong).find(' '));
     expect_usage(std::string("merge --local-dir a --target-dir t ") + wrong, name);
   }

@@ -3,10 +3,28 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <new>
 #include <string>
 
 #include "unshard/in_process_comm.h"
+
+namespace {
+thread_local bool has_memory = true;
+}
+
+// Not inlined: GCC would take free() for the wrong partner of a `new` that it sees.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  void* const memory = has_memory ? std::malloc(size) : nullptr;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace unshard {
 namespace {
@@ -75,6 +93,31 @@ TEST(Agree, WorksOnThePlainCommandsCommunicator) {
     EXPECT_STREQ(error.what(), "count: disk: is full");
     EXPECT_EQ(error.code(), ErrorCode::no_space);
   }
+}
+
+/// A step may have agreed already, among the ranks that share a file.
+TEST(Agree, SaysOnceWhichRankItWas) {
+  std::string once, twice;
+  for (const bool again : {false, true}) {
+    try {
+      run_ranks(3, {}, [&](Comm& comm) {
+        const auto failed = attempt([&] { collectively(comm, "open", [] { throw Error(ErrorCode::io, "a: is gone"); }); });
+        if (!again) throw Error(*failed);
+        agree(comm, "move", failed);
+      });
+    } catch (const Error& error) {
+      (again ? twice : once) = error.what();
+    }
+  }
+  EXPECT_EQ(twice, once);
+  EXPECT_EQ(once.find("open: a: is gone (rank 0 on "), 0U) << once;
+}
+
+TEST(Attempt, NeedsNoMemoryToSayThatThereIsNone) {
+  has_memory = false;
+  const auto error = attempt([] { throw std::bad_alloc(); });
+  has_memory = true;
+  EXPECT_NE(std::string(error->what()).find("out of memory"), std::string::npos);
 }
 
 TEST(Attempt, TurnsEveryExceptionIntoAnError) {

@@ -280,6 +280,29 @@ TEST(Publish, AFailedSyncOnAnyRankStopsPublishing) {
   }
 }
 
+TEST(Publish, AFileThatSomethingElseHasChangedIsNotPublished) {
+  const std::string path = std::string("/out/model.unshard-partial/") + second_weights + ".part";
+  for (const char* content : {"header 2wwww+", "heXder 2wwww", "header 2www"}) {
+    MemoryFileSystem files;
+    put_config_folder(files);
+    const auto error = attempt([&] { run(*self_comm(), files, false, "", [&] { files.put(path, content); }); });
+    ASSERT_TRUE(error) << content;
+    EXPECT_EQ(error->code(), ErrorCode::verification) << error->what();
+    EXPECT_NE(std::string(error->what()).find(path), std::string::npos) << error->what();
+    EXPECT_FALSE(files.exists("/out/model"));
+  }
+}
+
+TEST(Publish, ATargetThatHasAppearedMeanwhileIsNamedWithWhatToDo) {
+  MemoryFileSystem files;
+  put_config_folder(files);
+  const auto error = attempt([&] { run(*self_comm(), files, false, "", [&] { files.put("/out/model/x", "other"); }); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::usage) << error->what();
+  EXPECT_NE(std::string(error->what()).find("remove it"), std::string::npos) << error->what();
+  EXPECT_EQ(files.content("/out/model/x"), "other");
+}
+
 /// What a killed run wrote is in the cache of a node that may write nothing now.
 TEST(Publish, AFileWithRangesOfAnEarlierRunIsSyncedOnEveryNodeThatWrites) {
   for (const bool is_continued : {false, true}) {

@@ -224,12 +224,14 @@ std::vector<std::uint32_t> files_to_sync(const Comm& comm, const TargetFolder& t
 
 /// The size, and the header, which was written before the move and is not read back by it.
 void require_as_made(File& file, const OutputFile& output) {
+  const bool is_long_enough = file.size() == output.size_bytes;
   std::string header(output.header.size(), '\0');
-  if (file.size() == output.size_bytes) file.read_at(0, std::as_writable_bytes(std::span(header)));
-  if (file.size() == output.size_bytes && header == output.header) return;
+  if (is_long_enough) file.read_at(0, std::as_writable_bytes(std::span(header)));
+  if (is_long_enough && header == output.header) return;
+  const std::string what = is_long_enough ? "the header is not what was written"
+                                          : std::to_string(file.size()) + " bytes, expected " + std::to_string(output.size_bytes);
   throw Error(ErrorCode::verification,
-              printable(file.path(), 4096) + ": " + std::to_string(file.size()) + " bytes, expected " + std::to_string(output.size_bytes) +
-                  " with the header that was written: something else has changed it; start the same command again");
+              printable(file.path(), 4096) + ": " + what + "; something else has changed the file: start the same command again");
 }
 
 /// Collective. Waits until the files in the partial folder are on the device. Their pages leave the cache: a job is charged for them.

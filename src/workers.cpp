@@ -25,7 +25,8 @@ Workers::Workers(std::size_t count, Wakes wakes) {
       threads_.emplace_back([this, worker, wakes] { run(worker, wakes); });
     } catch (const std::system_error& error) {
       if (threads_.empty())
-        throw Error(ErrorCode::io, std::string("threads: none can be started: ") + error.what() + "; raise the limit (ulimit -u)");
+        throw Error(ErrorCode::io,
+                    std::string("threads: none can be started: ") + error.what() + "; raise the limits (ulimit -u, ulimit -v)");
       break;  // a limit on threads: fewer do the work
     }
   }

@@ -56,7 +56,7 @@ const std::string second = dcp_place("w", torch_size({2, 0}), "__1_0.distcp", 7,
 
 TEST(DcpMetadata, OfTorchSaysWhereEveryPieceLies) {
   const auto entries = read(content_of("dcp/model-and-objects/input/.metadata"));
-  const DcpEntry& weight = named(entries, "model.model.layers.0.self_attn.k_proj.weight");
+  const DcpEntry weight = named(entries, "model.model.layers.0.self_attn.k_proj.weight");
   EXPECT_EQ(weight.path, (std::vector<std::string>{"model", "model.layers.0.self_attn.k_proj.weight"}));
   EXPECT_EQ(weight.dtype, DType::f32);
   EXPECT_EQ(weight.shape, (Shape{8, 16}));

@@ -66,6 +66,7 @@ class PieceQueue {
   std::uint32_t file_number_ = 0;
 };
 
+/// Stops the queue at the end of its life.
 class Stopping {
  public:
   explicit Stopping(PieceQueue& queue) : queue_(queue) {}

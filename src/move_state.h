@@ -112,7 +112,8 @@ struct Common {
 };
 [[nodiscard]] Common compare_standing(MoveState& state, Standing mine);
 
-/// Collective. The end of a move, or of a part of it: closes the output files, of which the caller has none open any more; throws the same Error on every rank if any has failed or `signal` is not 0.
+/// Collective. The end of a move, or of a part of it: closes the output files, of which the caller has none open any more; throws the same
+/// Error on every rank if any has failed or `signal` is not 0.
 void agree_on_end(MoveState& state, int signal);
 
 }  // namespace unshard

@@ -40,9 +40,7 @@ std::string partial_path(const TargetFolder& target, const OutputFile& file) {
 bool is_whole(FileSystem& files, const std::string& path, const OutputFile& file) {
   const auto status = files.status(path);
   if (!status || status->kind != FileKind::file || status->size_bytes != file.size_bytes) return false;
-  std::string header(file.header.size(), '\0');
-  files.open_for_reading(path)->read_at(0, std::as_writable_bytes(std::span(header)));
-  return header == file.header;
+  return has_header(*files.open_for_reading(path), file);
 }
 
 /// Stage 1 left the files that stage 2 completes: with this size and header.
@@ -249,6 +247,12 @@ void remove_marks(FileSystem& files, const std::string& target) {
   for (const std::string_view name : {stage_1_file_name, lock_file_name, complete_file_name, command_file_name})
     files.remove_file(join_path(target, name));
   files.sync_folder(target);
+}
+
+bool has_header(File& file, const OutputFile& output) {
+  std::string header(output.header.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(header)));
+  return header == output.header;
 }
 
 bool is_as_good_as_empty(FileSystem& files, const std::string& folder) {

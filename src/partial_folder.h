@@ -35,6 +35,9 @@ void remove_marks(FileSystem& files, const std::string& target);
 /// Local. Makes or replaces a file and waits until it is on the device.
 void write_small_file(FileSystem& files, const std::string& path, std::string_view content);
 
+/// Local. Whether the first bytes of `file`, which is long enough, are the header of `output`.
+[[nodiscard]] bool has_header(File& file, const OutputFile& output);
+
 /// Local. Throws Error(usage) when a folder on the way from `folder` to the file `name` in it is a link: nothing is written through one.
 void check_no_link_to(FileSystem& files, const std::string& folder, const std::string& name);
 

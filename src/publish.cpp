@@ -224,12 +224,12 @@ std::vector<std::uint32_t> files_to_sync(const Comm& comm, const TargetFolder& t
 
 /// The size, and the header, which was written before the move and is not read back by it.
 void require_as_made(File& file, const OutputFile& output) {
-  const bool is_long_enough = file.size() == output.size_bytes;
-  std::string header(output.header.size(), '\0');
-  if (is_long_enough) file.read_at(0, std::as_writable_bytes(std::span(header)));
-  if (is_long_enough && header == output.header) return;
-  const std::string what = is_long_enough ? "the header is not what was written"
-                                          : std::to_string(file.size()) + " bytes, expected " + std::to_string(output.size_bytes);
+  std::string what;
+  if (file.size() != output.size_bytes)
+    what = std::to_string(file.size()) + " bytes, expected " + std::to_string(output.size_bytes);
+  else if (!has_header(file, output))
+    what = "the header is not what was written";
+  if (what.empty()) return;
   throw Error(ErrorCode::verification,
               printable(file.path(), 4096) + ": " + what + "; something else has changed the file: start the same command again");
 }

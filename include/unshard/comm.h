@@ -36,8 +36,8 @@ class Request {
 class SharedFile {
  public:
   virtual ~SharedFile() = default;
-  /// Collective over the ranks that opened it: each writes its own range (which may be empty); at most most_bytes_per_call. A failed or short
-  /// write on this rank throws on this rank only, after the collective call has ended everywhere.
+  /// Collective over the ranks that opened it: each writes its own range (which may be empty); at most most_bytes_per_call. A failed
+  /// or short write on this rank throws on this rank only, after the collective call has ended everywhere.
   virtual void write_at_all(std::uint64_t position, std::span<const std::byte> from) = 0;
   /// Collective. Errors are reported here, never by the destructor.
   virtual void close() = 0;
